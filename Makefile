@@ -1,0 +1,47 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Both do all set-up first.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# Every tool here is a child of make; one that starts more threads than cores only slows the others.
+export TOKENIZERS_PARALLELISM := false
+
+.PHONY: help setup demo test slow lint types check bench docs clean
+
+help:            ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(STAMP)  ## virtual environment with the tested versions
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[all,dev]"
+	touch $@
+
+demo: setup      ## RISE and its controls against plain SGD, on real digits
+	$(BIN)/python examples/digits.py
+
+test: setup      ## the default test suite
+	$(BIN)/python -m pytest
+
+slow: setup      ## the tests that take minutes
+	$(BIN)/python -m pytest -m slow
+
+lint: setup      ## ruff: style and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup     ## mypy, strict
+	$(BIN)/mypy
+
+check: lint types test  ## what every commit passes
+
+bench: setup     ## ratios against references and peers, measured in one run
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[bench]"
+	$(BIN)/python -m benchmarks
+
+docs: setup      ## build the documentation strictly into site/
+	$(BIN)/mkdocs build --strict --quiet
+
+clean:           ## remove the environment and everything built
+	rm -rf $(VENV) site build dist out .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,274 @@
+"""Put a shaper in front of any torch optimizer's step, by hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Literal
+from weakref import WeakKeyDictionary, WeakSet
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from risegrad import saved
+from risegrad.coverage import Coverage, check_disjoint, cover
+from risegrad.layout import Layout
+from risegrad.naming import Named, distinct_seed, held_by_name, names_by_tensor
+from risegrad.optimizers import (
+    check_can_be_shaped,
+    only_creates_state,
+    scaler_skips,
+    unwrapped,
+)
+from risegrad.shapers import Shaper
+from risegrad.shaping import shape_tensors
+from risegrad.summary import summary
+
+On = Literal["gradient", "update"]
+Closure = Callable[[], Any]
+
+
+def attach(
+    optimizer: Optimizer,
+    shaper: Shaper,
+    params: Named | None = None,
+    on: On = "gradient",
+) -> Attachment:
+    """Shape what ``optimizer`` does from now on; the training loop stays as it is.
+
+    ``params`` names the parameters, usually ``model.named_parameters()``; those that the optimizer
+    does not hold are ignored. With ``on="gradient"``, the paper's rule, each step first replaces
+    the gradients in place, after whatever clipping the loop did. With ``on="update"`` the optimizer
+    steps as it would and its displacement is shaped, weight decay's part included.
+
+    >>> model = torch.nn.Linear(3, 2)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> from risegrad.shapers import Rise
+    >>> handle = attach(optimizer, Rise(q=4), params=model.named_parameters())
+    >>> handle.steps
+    0
+    """
+    optimizer = unwrapped(optimizer)
+    if not isinstance(shaper, Shaper):
+        raise TypeError(f"shaper must be Rise or one of its controls, got {shaper!r}")
+    check_can_be_shaped(optimizer, on)
+    return Attachment(optimizer, shaper, names_by_tensor(params, optimizer), on)
+
+
+class Attachment:
+    """A shaper at work on an optimizer. Printing it shows what it does to every block.
+
+    Copies and pickles of the optimizer come without it, because torch leaves hooks out of them:
+    attach again, and load ``state_dict()``.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, shaper: Shaper, names: dict[Tensor, str], on: On
+    ) -> None:
+        self.shaper = shaper
+        self.on = on
+        self.steps = 0
+        """How many times gradients (or updates) were shaped; the draws depend on this number."""
+        self._optimizer = optimizer
+        self._names = names
+        self._seeded = shaper
+        self._coverage: Coverage
+        self._handles: list[Any] = []
+        self._before: list[Tensor | None] | None = None
+        self._loaded: int | None = None
+        self._counts = True
+        held_by_name(optimizer, names)  # only groups added later may bring names of their own
+        _lay_out_together([*_attached(optimizer), self])
+        self._adopt()
+        self._handles = self._register()
+        _ATTACHED.setdefault(optimizer, WeakSet()).add(self)
+        saved.mark(optimizer.param_groups)
+
+    @property
+    def layout(self) -> Layout:
+        """The blocks, and the names and sizes of the parameters in them."""
+        return self._coverage.layout
+
+    @property
+    def _tensors(self) -> list[Tensor]:
+        return self._coverage.tensors
+
+    def detach(self) -> None:
+        """Take the shaper off; the optimizer goes on as if it had never been there."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        _ATTACHED.get(self._optimizer, WeakSet()).discard(self)
+        if not _attached(self._optimizer):
+            saved.unmark(self._optimizer.param_groups)
+
+    def cover(self, params: Named) -> None:
+        """Name parameters unknown when attaching, before the next step after they were added."""
+        self._names = names_by_tensor(params, self._optimizer) | self._names
+
+    def settings(self) -> dict[str, object]:
+        """Everything that the draws depend on but the step, as plain data."""
+        layout = saved.describe_layout(self.layout)
+        return self.shaper.settings() | {"on": self.on, "layout": layout}
+
+    def state_dict(self) -> dict[str, object]:
+        """What also rides in the optimizer's own ``state_dict()``."""
+        self._follow_optimizer()
+        return {"version": saved.VERSION, "step": self.steps, "settings": self.settings()}
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Go on from a state of the same settings; another one is an error and changes nothing."""
+        self._follow_optimizer()
+        self.steps = saved.checked_step(state, self.settings())
+
+    def __str__(self) -> str:
+        self._follow_optimizer()
+        return summary(self.shaper, self.layout, self.on)
+
+    def __repr__(self) -> str:
+        return f"<Attachment of {self.shaper!r} on {self.on}, {self.steps} steps>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Hooks do not travel, so a copy (of a model that keeps its handle, say) is a detached one.
+        return vars(self) | {"_handles": []}
+
+    # --- what the hooks do ---
+
+    def _before_step(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        self._before = None  # a step that failed may have left it
+        if scaler_skips(optimizer):
+            return None
+        self._counts = not only_creates_state(optimizer, kwargs)
+        self._follow_optimizer()
+        if self.on == "update":
+            self._before = [_copy_if_movable(tensor) for tensor in self._tensors]
+            return None
+        # torch runs this hook before the closure computes gradients, so the closure does the work.
+        if len(args) > 1 and args[1] is not None:
+            return (args[0], self._shaping(args[1]), *args[2:]), kwargs
+        if kwargs.get("closure") is not None:
+            return args, kwargs | {"closure": self._shaping(kwargs["closure"])}
+        self._shape([_writable_gradient(tensor) for tensor in self._tensors])
+        return None
+
+    def _shaping(self, closure: Closure) -> Closure:
+        steps = self.steps
+
+        def closure_then_shape() -> Any:
+            if self.steps != steps:
+                raise RuntimeError(
+                    "the optimizer evaluates its closure more than once in a step, and gradients "
+                    'are shaped once per step: attach with on="update"'
+                )
+            loss = closure()
+            self._shape([_writable_gradient(tensor) for tensor in self._tensors])
+            return loss
+
+        return closure_then_shape
+
+    @torch.no_grad()
+    def _after_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
+        if self._before is None:
+            return
+        before, self._before = self._before, None
+        both = list(zip(self._tensors, before, strict=True))
+        moved = [(tensor.detach(), old) for tensor, old in both if old is not None]
+        # The parameters themselves hold the displacement for a moment: no third copy of them.
+        for tensor, old in moved:
+            tensor.sub_(old)
+        try:
+            self._shape([None if old is None else tensor.detach() for tensor, old in both])
+        finally:
+            for tensor, old in moved:
+                tensor.add_(old)
+
+    def _shape(self, tensors: list[Tensor | None]) -> None:
+        # A step inside autocast must not round its products to half precision.
+        with torch.autocast(self._tensors[0].device.type, enabled=False):
+            shape_tensors(self._seeded, self.layout, tensors, self.steps)
+        self.steps += self._counts
+
+    def _save(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
+        saved.put(state_dict, self.state_dict())
+
+    def _load(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
+        self._follow_optimizer()
+        groups, self._loaded = saved.take(saved.groups_of(state_dict), self.settings())
+        if self._loaded is None:
+            raise ValueError(
+                "this optimizer state was saved without a risegrad attachment (or with fewer of "
+                "them): to start shaping from it, detach, load it, and attach again"
+            )
+        return state_dict | {"param_groups": groups}
+
+    def _loaded_well(self, optimizer: Optimizer) -> None:
+        if self._loaded is not None:
+            self.steps, self._loaded = self._loaded, None
+        saved.mark(optimizer.param_groups)
+
+    # --- keeping up with the optimizer ---
+
+    def _register(self) -> list[Any]:
+        optimizer = self._optimizer
+        # A compiled step must not trace into the draws.
+        before = torch.compiler.disable(self._before_step)  # type: ignore[no-untyped-call]
+        after = torch.compiler.disable(self._after_step)  # type: ignore[no-untyped-call]
+        return [
+            optimizer.register_step_pre_hook(before),
+            optimizer.register_step_post_hook(after),
+            optimizer.register_state_dict_post_hook(self._save),
+            optimizer.register_load_state_dict_pre_hook(self._load),
+            optimizer.register_load_state_dict_post_hook(self._loaded_well),
+        ]
+
+    def _adopt(self) -> None:
+        """Go on from a state that was loaded before attaching (Trainer and Lightning do so)."""
+        groups, step = saved.take(self._optimizer.param_groups, self.settings())
+        if step is not None:
+            self.steps = step
+            for group, cleaned in zip(self._optimizer.param_groups, groups, strict=True):
+                if group is not cleaned:
+                    group.pop(saved.KEY)
+                    group.update(cleaned)
+
+    def _follow_optimizer(self) -> None:
+        """Parameters may have been added since the last step; a detached one stays as it was."""
+        if self._handles and not self._coverage.is_current(self._optimizer):
+            _lay_out_together(_attached(self._optimizer))
+
+    def _settle(self, coverage: Coverage) -> None:
+        self._coverage = coverage
+        first = coverage.layout.names[0]
+        self._seeded = replace(self.shaper, seed=distinct_seed(self.shaper.seed, first))
+
+
+_ATTACHED: WeakKeyDictionary[Optimizer, WeakSet[Attachment]] = WeakKeyDictionary()
+
+
+def _attached(optimizer: Optimizer) -> list[Attachment]:
+    return list(_ATTACHED.get(optimizer, ()))
+
+
+def _lay_out_together(attachments: list[Attachment]) -> None:
+    """Lay out all attachments of an optimizer as it is now: either all of them or none."""
+    coverages = [cover(a._optimizer, a.shaper, a._names) for a in attachments]
+    check_disjoint(coverages)
+    for attachment, coverage in zip(attachments, coverages, strict=True):
+        attachment._settle(coverage)
+
+
+def _writable_gradient(tensor: Tensor) -> Tensor | None:
+    """The gradient; ``torch.autograd.grad`` may have made an expanded one, many in one place."""
+    grad = tensor.grad
+    if grad is not None and grad.layout is torch.strided and 0 in grad.stride():
+        tensor.grad = grad = grad.clone(memory_format=torch.contiguous_format)
+    return grad
+
+
+def _copy_if_movable(tensor: Tensor) -> Tensor | None:
+    """Frozen parameters stay where they are, so their steps need no memory."""
+    movable = tensor.requires_grad or tensor.grad is not None
+    return tensor.detach().clone() if movable else None

@@ -1,0 +1,144 @@
+"""The command ``rise``: one small module per subcommand, and everything they share.
+
+A subcommand is a module with the names of ``CommandModule``; listing it in ``COMMANDS`` is all it
+takes. Such a module imports nothing heavy at its top, so that ``rise --help`` stays quick.
+
+Exit codes: 0 done, 1 the work failed, 2 the arguments are wrong, 130 interrupted.
+"""
+
+import argparse
+import sys
+import textwrap
+import traceback
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import NoReturn, Protocol
+
+from risegrad.sandbox import command as sandbox
+
+DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+
+
+class CommandModule(Protocol):
+    """What a subcommand's module offers.
+
+    ``plan`` reads the arguments and returns the job. A ``ValueError`` or ``TypeError`` from
+    ``plan`` is a mistake in the arguments (exit code 2); whatever the job raises is a failure (1).
+    """
+
+    NAME: str
+    SUMMARY: str
+    DESCRIPTION: str
+    EXAMPLES: tuple[str, ...]
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
+
+    def plan(self, args: argparse.Namespace) -> Callable[[], int]: ...
+
+
+_SANDBOX: CommandModule = sandbox
+COMMANDS = (_SANDBOX,)
+
+DESCRIPTION = """\
+RISE replaces each block of an exact gradient by a randomized shape of it, so that a model adapts
+to a new task with less exposure of what it knew. This command runs what the project can show."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Errors in two lines: what is wrong, and where to read more."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(USAGE, f"{self.prog}: error: {message}\nSee '{self.prog} --help'.\n")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="rise",
+        description=DESCRIPTION,
+        epilog=_examples([command.EXAMPLES[0] for command in COMMANDS], "rise COMMAND --help"),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"rise {_version()}")
+    _add_debug(parser, default=False)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
+    for command in COMMANDS:
+        _add_command(commands, command)
+    return parser
+
+
+def _add_command(commands: "argparse._SubParsersAction[_Parser]", command: CommandModule) -> None:
+    parser = commands.add_parser(
+        command.NAME,
+        help=command.SUMMARY,
+        description=command.DESCRIPTION,
+        epilog=_examples(command.EXAMPLES),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_arguments(parser)
+    # Suppressed, so that a --debug before the subcommand is not overwritten by this one's default.
+    _add_debug(parser, default=argparse.SUPPRESS)
+    parser.set_defaults(plan=command.plan, parser=parser)
+
+
+def _add_debug(parser: argparse.ArgumentParser, *, default: object) -> None:
+    parser.add_argument(
+        "--debug", action="store_true", default=default, help="show the traceback of an error"
+    )
+
+
+def _examples(examples: Sequence[str], more: str | None = None) -> str:
+    lines = textwrap.indent("\n".join(examples), "  ")
+    hint = f"\n\n'{more}' explains each command and its options." if more else ""
+    return f"examples:\n{lines}{hint}"
+
+
+def _version() -> str:
+    try:
+        return version("risegrad")
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code. Prints errors instead of raising them."""
+    parser = build_parser()
+    try:
+        args = parser.parse_args(argv)
+    except SystemExit as stop:  # argparse: help and version exit with 0, mistakes with 2
+        return stop.code if isinstance(stop.code, int) else USAGE
+    if args.command is None:
+        parser.print_help()
+        return USAGE
+    return _run(args)
+
+
+def _run(args: argparse.Namespace) -> int:
+    name = f"rise {args.command}"
+    try:
+        job = args.plan(args)
+    except (ValueError, TypeError) as error:
+        return _complain(name, error, args.debug, USAGE, f"See '{name} --help'.")
+    except Exception as error:
+        return _complain(name, error, args.debug, FAILED, "")
+    try:
+        return int(job())
+    except KeyboardInterrupt:
+        print(f"{name}: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except Exception as error:
+        return _complain(name, error, args.debug, FAILED, "Add --debug to see the traceback.")
+
+
+def _complain(name: str, error: Exception, debug: bool, code: int, hint: str) -> int:
+    """The error in one line and a hint in another; the traceback before them where wanted."""
+    if debug:
+        traceback.print_exception(error)
+        hint = ""
+    # An exception without a message would otherwise leave the user with nothing.
+    message = " ".join(str(error).split()) or type(error).__name__
+    print(f"{name}: error: {message}", *filter(None, [hint]), sep="\n", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

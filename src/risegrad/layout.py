@@ -1,0 +1,156 @@
+"""Where everything stands: which part of which parameter belongs to which block.
+
+A layout is made once, when a shaper is attached. It cuts the work into batches of whole blocks, so
+that a step needs room for the noise of one batch only: the largest block, or ``WORKSPACE``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from risegrad.blocks import Blocks
+from risegrad.calibration import mean_factor, tau
+
+WORKSPACE = 1 << 19
+"""Elements: small blocks are handled together up to this many, to spare the overhead of each."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Positions ``start..stop`` of a parameter: part of a block or, with ``chunk``, many blocks."""
+
+    parameter: int
+    start: int
+    stop: int
+    block: int
+    chunk: int | None = None
+
+    @property
+    def size(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Spans that cover the blocks ``first..stop`` entirely."""
+
+    spans: tuple[Span, ...]
+    first: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class BlockRow:
+    """A block as people see it; the pieces of a chunked parameter share a row."""
+
+    name: str
+    d: int
+    q: int
+    count: int = 1
+
+    @property
+    def tau(self) -> float:
+        return tau(self.d, self.q)
+
+    @property
+    def mean_factor(self) -> float:
+        return mean_factor(self.d, self.q)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Parameters by number, the blocks, and the batches a step works through."""
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    rows: tuple[BlockRow, ...]
+    batches: tuple[Batch, ...]
+    d: Tensor
+    q: Tensor
+
+
+def make_layout(blocks: Blocks, q: Sequence[int], sizes: Mapping[str, int]) -> Layout:
+    """Lay out parameters of the given sizes; ``q`` has one entry per named block.
+
+    The order of ``sizes`` numbers the parameters for the draws. It is not the order of the blocks,
+    so that a parameter that joins an earlier block later on does not renumber the others.
+    """
+    for name in blocks.parameters:
+        if sizes[name] == 0:
+            raise ValueError(f"parameter {name!r} has no elements: a block needs at least one")
+    rows, entries = _rows_and_entries(blocks, q, sizes)
+    # Also under ``with torch.device("cuda")``: numpy draws the numbers of blocks.
+    with torch.device("cpu"):
+        counts = torch.tensor([row.count for row in rows])
+        d = torch.tensor([row.d for row in rows], dtype=torch.float64)
+        directions = torch.tensor([row.q for row in rows], dtype=torch.float64)
+    return Layout(
+        names=tuple(sizes),
+        sizes=tuple(sizes.values()),
+        rows=tuple(rows),
+        batches=tuple(_packed(entries)),
+        d=d.repeat_interleave(counts),
+        q=directions.repeat_interleave(counts),
+    )
+
+
+def _rows_and_entries(
+    blocks: Blocks, q: Sequence[int], sizes: Mapping[str, int]
+) -> tuple[list[BlockRow], list[Batch]]:
+    """The rows, and the smallest batches there can be: one block, or a run of chunks."""
+    index = {name: position for position, name in enumerate(sizes)}
+    rows: list[BlockRow] = []
+    entries: list[Batch] = []
+    block = 0
+    for (name, members), directions in zip(blocks.members.items(), q, strict=True):
+        size = sum(sizes[member] for member in members)
+        if blocks.chunk is None or size <= blocks.chunk:
+            rows.append(BlockRow(name, size, directions))
+            spans = tuple(Span(index[m], 0, sizes[m], block) for m in members)
+            entries.append(Batch(spans, block, block + 1))
+        else:
+            rows.extend(_chunk_rows(name, size, directions, blocks.chunk))
+            entries.extend(_chunk_entries(index[members[0]], size, block, blocks.chunk))
+        block = entries[-1].stop
+    return rows, entries
+
+
+def _chunk_rows(name: str, size: int, q: int, chunk: int) -> Iterator[BlockRow]:
+    yield BlockRow(name, chunk, q, size // chunk)
+    if size % chunk:
+        yield BlockRow(f"{name} (rest)", size % chunk, q)
+
+
+def _chunk_entries(parameter: int, size: int, block: int, chunk: int) -> Iterator[Batch]:
+    full, per_batch = size // chunk, max(1, WORKSPACE // chunk)
+    for low in range(0, full, per_batch):
+        high = min(low + per_batch, full)
+        span = Span(parameter, low * chunk, high * chunk, block + low, chunk)
+        yield Batch((span,), block + low, block + high)
+    if size % chunk:
+        rest = Span(parameter, full * chunk, size, block + full)
+        yield Batch((rest,), block + full, block + full + 1)
+
+
+def _packed(entries: list[Batch]) -> Iterator[Batch]:
+    """Neighbouring small entries together, up to ``WORKSPACE`` elements."""
+    pending: list[Batch] = []
+    room = WORKSPACE
+    for entry in entries:
+        size = sum(span.size for span in entry.spans)
+        if pending and size > room:
+            yield _joined(pending)
+            pending, room = [], WORKSPACE
+        pending.append(entry)
+        room -= size
+    if pending:
+        yield _joined(pending)
+
+
+def _joined(entries: list[Batch]) -> Batch:
+    spans = tuple(span for entry in entries for span in entry.spans)
+    return Batch(spans, entries[0].first, entries[-1].stop)

@@ -1,0 +1,193 @@
+"""One step of a shaper over the tensors of a layout, in place.
+
+Plain tensors go batch by batch, with room for the noise of one batch. If any tensor is sharded, all
+blocks are measured first, one small all-reduce follows, and the same noise is drawn a second time:
+that costs a second draw and saves both memory and messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from risegrad.arithmetic import Measured, Piece, add_measured, combine, measure
+from risegrad.calibration import kappa
+from risegrad.draws import Draws, drawing_dtype
+from risegrad.layout import Batch, Layout
+from risegrad.pieces import check_pieces, make_pieces
+from risegrad.shapers import BlockDraws, Rise, Shaper
+from risegrad.sharding import Local, Reduction, local_part, reduced
+
+
+@torch.no_grad()
+def shape_tensors(
+    shaper: Shaper, layout: Layout, tensors: Sequence[Tensor | None], step: int
+) -> None:
+    """Shape the tensors (one per parameter of the layout; None where there is no gradient)."""
+    parts = _local_parts(layout, tensors)
+    present = [part for part in parts if part is not None]
+    if not present:
+        return
+    draws = Draws(shaper.seed, step)
+    job = _Job(shaper, layout, parts, draws, _scalars(layout, draws, present[0].tensor.device))
+    sharded = any(part.reduction is not None for part in present)
+    if isinstance(shaper, Rise) and shaper.sampler == "directions":
+        job.run_directions(sharded)
+    elif sharded:
+        job.run_sharded()
+    else:
+        job.run()
+
+
+def _local_parts(layout: Layout, tensors: Sequence[Tensor | None]) -> list[Local | None]:
+    """All that can fail, before anything is changed."""
+    for name, tensor in zip(layout.names, tensors, strict=True):
+        if tensor is not None and tensor.layout is not torch.strided:
+            raise RuntimeError(
+                f"the gradient of {name!r} is sparse ({tensor.layout}), and a shaped one is dense: "
+                "make it dense (sparse=False in the embedding) or name the parameter in exempt"
+            )
+    parts = [
+        None if tensor is None else local_part(name, tensor)
+        for name, tensor in zip(layout.names, tensors, strict=True)
+    ]
+    for batch in layout.batches:
+        check_pieces(batch.spans, parts)
+    return parts
+
+
+def _scalars(layout: Layout, draws: Draws, device: torch.device) -> BlockDraws:
+    """The numbers of all blocks that do not depend on gradients, where the arithmetic happens."""
+    # float64 costs nothing at one number per block; Apple's GPUs have none.
+    dtype = torch.float32 if device.type == "mps" else torch.float64
+    d, q, chi2, normal = (
+        vector.to(device, dtype)
+        for vector in (
+            layout.d,
+            layout.q,
+            draws.chi_squares(layout.q.numpy()),
+            draws.scalar_normals(len(layout.d)),
+        )
+    )
+    return BlockDraws(
+        d, q, norm=torch.zeros_like(d), dot=torch.zeros_like(d), chi2=chi2, normal=normal
+    )
+
+
+@dataclass(frozen=True)
+class _Job:
+    shaper: Shaper
+    layout: Layout
+    parts: Sequence[Local | None]
+    draws: Draws
+    scalars: BlockDraws
+
+    def run(self) -> None:
+        # A call per batch: its noise is gone before the next one's is drawn.
+        for batch in self.layout.batches:
+            self._shape_batch(batch)
+
+    def _shape_batch(self, batch: Batch) -> None:
+        found, measured = self._drawn(batch)
+        pieces = [piece for piece, _ in found]
+        sums = self._zeros(batch)
+        if self.shaper.uses_noise:
+            add_measured(sums, pieces, measured, batch.first)
+        combine(pieces, batch.first, *self._coefficients(sums, batch.first, batch.stop))
+        _put_back(found)
+
+    def run_sharded(self) -> None:
+        sums = self._measured_everywhere()
+        coefficients = self._coefficients(sums, 0, sums.shape[1])
+        for batch in self.layout.batches:
+            self._combine_batch(batch, *coefficients)
+
+    def _combine_batch(self, batch: Batch, on_gradient: Tensor, on_noise: Tensor) -> None:
+        found, _ = self._drawn(batch, measuring=False)
+        combine([piece for piece, _ in found], 0, on_gradient, on_noise)
+        _put_back(found)
+
+    def run_directions(self, sharded: bool) -> None:
+        """Algorithm 1, literally: the reference, which nobody needs on shards."""
+        if sharded:
+            raise NotImplementedError(
+                'sampler="directions" is the reference for plain tensors; '
+                'use sampler="one-draw" on sharded ones: the law is the same'
+            )
+        for batch in self.layout.batches:
+            self._sum_directions(batch)
+
+    def _sum_directions(self, batch: Batch) -> None:
+        gradients = list(make_pieces(batch.spans, self.parts, None))
+        totals = [torch.zeros_like(p.g, dtype=drawing_dtype(p.g.dtype)) for p, _ in gradients]
+        d, q = self.scalars.d[batch.first : batch.stop], self.scalars.q[batch.first : batch.stop]
+        for direction in range(int(q.max())):
+            drawn = [p for p, _ in make_pieces(batch.spans, self.parts, self.draws, direction)]
+            sums = self._zeros(batch)
+            add_measured(sums, drawn, [measure(piece) for piece in drawn], batch.first)
+            weights = torch.where(q > direction, sums[1] / (q * kappa(d, q).sqrt()), 0)
+            targets = [
+                Piece(total, piece.noise.to(total), piece.block)
+                for total, piece in zip(totals, drawn, strict=True)
+                if piece.noise is not None
+            ]
+            combine(targets, batch.first, torch.ones_like(weights), weights)
+        for (piece, _), total in zip(gradients, totals, strict=True):
+            piece.g.copy_(total)
+        _put_back(gradients)
+
+    def _drawn(
+        self, batch: Batch, measuring: bool = True
+    ) -> tuple[list[tuple[Piece, Local]], list[Measured]]:
+        """The pieces of a batch, each measured while its noise is still in the cache."""
+        draws = self.draws if self.shaper.uses_noise else None
+        found, measured = [], []
+        for piece, part in make_pieces(batch.spans, self.parts, draws):
+            found.append((piece, part))
+            if measuring and draws is not None:
+                measured.append(measure(piece))
+        return found, measured
+
+    def _zeros(self, batch: Batch | None = None) -> Tensor:
+        blocks = len(self.layout.d) if batch is None else batch.stop - batch.first
+        return self.scalars.d.new_zeros(2, blocks)
+
+    def _coefficients(self, sums: Tensor, first: int, stop: int) -> tuple[Tensor, Tensor]:
+        rows, at = self.scalars, slice(first, stop)
+        measured = BlockDraws(
+            rows.d[at], rows.q[at], sums[0].sqrt(), sums[1], rows.chi2[at], rows.normal[at]
+        )
+        return self.shaper.coefficients(measured)
+
+    def _measured_everywhere(self) -> Tensor:
+        """Squared norms and dot products of all blocks, summed over the processes with the rest."""
+        total = self._zeros()
+        if not self.shaper.uses_noise:
+            return total
+        # Every process must join every sum, also one whose shard is empty.
+        partial: dict[Reduction | None, Tensor] = {
+            part.reduction: self._zeros() for part in self.parts if part is not None
+        }
+        for batch in self.layout.batches:
+            self._measure_batch(batch, partial)
+        for reduction, sums in partial.items():
+            total += sums if reduction is None else reduced(sums, reduction)
+        return total
+
+    def _measure_batch(self, batch: Batch, partial: dict[Reduction | None, Tensor]) -> None:
+        found, measured = self._drawn(batch)
+        for reduction, sums in partial.items():
+            here = [i for i, (_, part) in enumerate(found) if part.reduction == reduction]
+            add_measured(sums, [found[i][0] for i in here], [measured[i] for i in here], 0)
+        _put_back(found)
+
+
+def _put_back(pieces: Sequence[tuple[Piece, Local]]) -> None:
+    """Write copies back to where they came from: first the pieces, then their tensors."""
+    for piece, _ in pieces:
+        piece.put_back()
+    for _, part in pieces:
+        part.put_back()

@@ -1,0 +1,13 @@
+"""Settings for all tests."""
+
+import os
+
+import torch
+
+# No test touches the network: a library that tries fails at once instead of waiting.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+
+# The tensors here are tiny, and threads that wait for each other cost more than they bring.
+torch.set_num_threads(1)
