@@ -1,0 +1,129 @@
+"""One sandbox run: every measurement, one after the other, each from its own random numbers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from risegrad.rule import Sampler
+from risegrad.sandbox.contraction import OperatorMeasurement, measure_operator
+from risegrad.sandbox.damage import (
+    LITERAL_QUERIES,
+    QUERIES,
+    ROTATED_QUERIES,
+    Deviation,
+    GapMeasurement,
+    measure_deviation,
+    measure_gap,
+)
+from risegrad.sandbox.exact import closed_form_errors
+from risegrad.sandbox.exposure import ExposureMeasurement, measure_exposure
+from risegrad.sandbox.frontier import (
+    Course,
+    EqualProgress,
+    measure_course,
+    measure_equal_progress,
+    subjects,
+)
+from risegrad.sandbox.problem import Quadratic, diagonal, even_gradient, rotated
+from risegrad.sandbox.sensitivity import ratio_by_gradient
+from risegrad.sandbox.settings import Settings
+from risegrad.sandbox.simulate import generator
+from risegrad.sandbox.spectrum import Spectrum
+from risegrad.sandbox.speed import Speed, measure_speed
+from risegrad.sandbox.trajectory import Tasks, make_tasks
+
+TRAJECTORY_D = 64  # the recursions cost d^3 per step and learning rate
+SPEED_QUERIES = (1, 4, 16, 64)
+COMPARED_QUERIES = 2  # the query count at which the paper gives the blockwise ratio
+STAGES = 11
+
+Tick = Callable[[str], None]
+"""Called before each of the ``STAGES`` stages with a few words about it."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """Everything that was measured; figures and record are made from this alone."""
+
+    settings: Settings
+    operator: OperatorMeasurement
+    gap: GapMeasurement
+    deviations: list[Deviation]
+    exposure: ExposureMeasurement
+    rotated_operator: OperatorMeasurement
+    rotated_gap: GapMeasurement
+    rotated_deviations: list[Deviation]
+    tasks: Tasks
+    courses: list[Course]
+    equal_progress: list[EqualProgress]
+    closed_forms: dict[str, float]
+    ratio_by_gradient: dict[str, float]
+    """exact blockwise / global deviation at the paper's query count"""
+    speed: list[Speed]
+
+
+def run(settings: Settings, tick: Tick = lambda words: None) -> Results:
+    """Measure everything that ``settings`` ask for."""
+    s, spectrum = settings, Spectrum.parse(settings.spectrum)
+    plain = diagonal(spectrum, s.d)
+    turned = rotated(spectrum, s.d, generator(s.seed, "rotation"))
+    tasks = make_tasks(spectrum, min(s.d, TRAJECTORY_D), generator(s.seed, "tasks"))
+    tick("panels A, B: mean curvature")
+    operator = measure_operator(plain, s.q, s.samples, s.seed, "operator")
+    tick("panel C: damage gap")
+    gap = measure_gap(plain, s.q, s.samples, s.seed, "gap")
+    tick("panel D: deviation")
+    wide = diagonal(spectrum, s.large_d)
+    deviations = _deviations(wide, s, QUERIES, "deviation")
+    tick("exposure")
+    exposure = measure_exposure(s.d, sorted({*QUERIES, s.q}), s.samples, s.seed)
+    tick("rotated: mean curvature")
+    rotated_operator = measure_operator(turned, s.q, s.samples, s.seed, "rotated operator")
+    tick("rotated: damage gap")
+    rotated_gap = measure_gap(turned, s.q, s.samples, s.seed, "rotated gap")
+    tick("rotated: deviation")
+    large = rotated(spectrum, s.large_d, generator(s.seed, "large rotation"))
+    rotated_deviations = _deviations(large, s, ROTATED_QUERIES, "rotated deviation")
+    tick("trajectory: recursions and walks")
+    courses = [
+        measure_course(tasks, subject, s.q, s.steps, s.seed)
+        for subject in subjects(len(tasks.shift), s.block)
+    ]
+    tick("trajectory: equal progress")
+    equal = measure_equal_progress(tasks, s.q, s.block)
+    tick("closed forms")
+    closed_forms = closed_form_errors(turned, s.q, s.block, tasks)
+    ratios = ratio_by_gradient(wide, COMPARED_QUERIES, s.block, s.seed)
+    tick("speed of the samplers")
+    speed = [measure_speed(s.large_d, q, s.seed) for q in SPEED_QUERIES]
+    return Results(
+        settings=s,
+        operator=operator,
+        gap=gap,
+        deviations=deviations,
+        exposure=exposure,
+        rotated_operator=rotated_operator,
+        rotated_gap=rotated_gap,
+        rotated_deviations=rotated_deviations,
+        tasks=tasks,
+        courses=courses,
+        equal_progress=equal,
+        closed_forms=closed_forms,
+        ratio_by_gradient=ratios,
+        speed=speed,
+    )
+
+
+def _deviations(
+    problem: Quadratic, s: Settings, queries: tuple[int, ...], purpose: str
+) -> list[Deviation]:
+    """Global and blockwise, by one draw at every q and by Algorithm 1 at the small ones."""
+    g = even_gradient(problem.d, generator(s.seed, f"{purpose}/gradient"))
+    swept = sorted({*queries, s.q})
+    plan: list[tuple[int, Sampler, int]] = [(q, "one-draw", s.samples) for q in swept]
+    plan += [(q, "directions", s.samples // 8) for q in LITERAL_QUERIES]
+    found = []
+    for block in dict.fromkeys((problem.d, s.block)):
+        for q, sampler, samples in plan:
+            draws = generator(s.seed, f"{purpose}/{block}/{q}/{sampler}")
+            found.append(measure_deviation(problem, g, q, block, samples, draws, sampler))
+    return found

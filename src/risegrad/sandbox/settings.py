@@ -1,0 +1,57 @@
+"""What one sandbox run is asked to do, checked before anything is computed."""
+
+from dataclasses import dataclass
+
+from risegrad.calibration import check_positive_int
+from risegrad.sandbox.spectrum import DEFAULT_SPECTRUM, Spectrum
+
+# Dense d x d curvature and one batch of q directions must fit in memory with room to spare.
+LARGEST = 4096
+FEWEST_SAMPLES = 640  # the ladder of sample sizes has 7 rungs; the lowest then holds 10 samples
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The arguments of ``rise sandbox``; the defaults are the paper's where it gives them.
+
+    >>> Settings(q=0)
+    Traceback (most recent call last):
+    ValueError: q must be an integer >= 1, got 0
+    """
+
+    d: int = 64
+    """dimension of panels A-C, exposure and the rotated repeat"""
+    q: int = 4
+    """random directions per shape"""
+    samples: int = 24_000
+    """Monte Carlo samples per measured point"""
+    seed: int = 0
+    spectrum: str = DEFAULT_SPECTRUM
+    large_d: int = 256
+    """dimension of panel D"""
+    block: int = 16
+    """block size of panel D; divides ``large_d``"""
+    steps: int = 40
+    """steps of the trajectory"""
+
+    def __post_init__(self) -> None:
+        for name in ("d", "q", "samples", "large_d", "block", "steps"):
+            check_positive_int(name, getattr(self, name))
+        _check_range("d", self.d, 2, LARGEST)
+        _check_range("q", self.q, 1, LARGEST)
+        _check_range("large_d", self.large_d, 2, LARGEST)
+        _check_range("samples", self.samples, FEWEST_SAMPLES, 10**9)
+        _check_range("seed", self.seed, 0, 2**63 - 1)
+        _check_range("steps", self.steps, 1, 10_000)
+        if self.large_d % self.block:
+            raise ValueError(
+                f"block must divide large_d={self.large_d} without remainder, got {self.block}"
+            )
+        curvature = Spectrum.parse(self.spectrum)
+        for d in (self.d, self.large_d):
+            curvature.values(d)
+
+
+def _check_range(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise ValueError(f"{name} must be between {low} and {high}, got {value}")

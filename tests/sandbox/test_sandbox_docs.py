@@ -1,0 +1,83 @@
+"""The numbers in docs/sandbox.md are those of the record beside it."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from risegrad.sandbox.report import Comparison
+from risegrad.sandbox.settings import Settings
+from risegrad.sandbox.summary import _row
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return " ".join((DOCS / "sandbox.md").read_text(encoding="utf-8").split())
+
+
+@pytest.fixture(scope="module")
+def content() -> dict[str, Any]:
+    parsed: dict[str, Any] = json.loads((DOCS / "records" / "sandbox.json").read_text())
+    return parsed
+
+
+def test_the_record_is_of_a_default_run(content: dict[str, Any]) -> None:
+    assert Settings(**content["settings"]) == Settings()
+
+
+def test_the_table_is_the_records(page: str, content: dict[str, Any]) -> None:
+    assert len(content["comparison"]) == 4
+    for row in content["comparison"]:
+        cells = " | ".join(_row(Comparison(**row))).replace("+-", "±")
+        assert f"| {cells} |" in page
+
+
+def quoted(content: dict[str, Any]) -> list[str]:
+    """Every other number of the page, with words around it, as the record has it."""
+    panels = content["panels"]
+    courses = {course["subject"]: course for course in panels["trajectory"]}
+    fo, rise = courses["fo"], courses["rise"]
+    excess = {row["subject"]: row["excess"] for row in panels["equal_progress"]}
+    blocked = excess["rise, blocks of 16"]
+    even, mean, spread, most, least = content["blockwise_ratio_by_gradient"].values()
+    zo = next(point for point in panels["exposure"]["zo"] if point["q"] == 4)
+    wide, narrow = (
+        next(p for p in panels["rotated_deviation"] if p["q"] == 2 and p["block"] == block)
+        for block in (256, 16)
+    )
+    speed = [point["ratio"] for point in content["speed"]]
+    error = panels["operator"]["relative_errors_in_eigenbasis"][0]
+    return [
+        f"the error is {error:.1e}",
+        f"the exact ratio is {even:.3f} for the even gradient",
+        f"{mean:.3f} ± {spread:.3f} over gradients with normal entries",
+        f"{least:.3f} along the least curved direction and {most:.1f} along the most",
+        f"which is {zo['tau']:.1%} at q=4 (measured: {zo['closed']:.1%})",
+        f"q=2 is {narrow['exact'] / wide['exact']:.3f}, "
+        f"measured {narrow['measured'] / wide['measured']:.3f}",
+        f"({rise['forgetting'][-1]:.3f} against {fo['forgetting'][-1]:.3f} of",
+        f"({rise['progress'][-1]:.1%} against {fo['progress'][-1]:.1%} of the new-task loss",
+        f"RISE forgets {excess['rise'][1]:.1%} more than FO in 16 steps and "
+        f"{excess['rise'][-1]:.1%} more in 256",
+        f"in blocks of 16, {blocked[1]:.1%} and {blocked[-1]:.1%}",
+        f"is {max(content['closed_form_errors'].values()):.1e} (`closed_form_errors`)",
+        f"{speed[0]:.1f} times as fast at q=1, {speed[1]:.1f} at q=4, "
+        f"{speed[2]:.0f} at q=16, {speed[3]:.0f} at q=64",
+        f"took {content['run']['cpu_seconds']} seconds of processor time",
+    ]
+
+
+def test_the_text_quotes_the_record(page: str, content: dict[str, Any]) -> None:
+    missing = [words for words in quoted(content) if words not in page]
+    assert not missing
+
+
+def test_every_figure_is_shown_and_small(page: str, content: dict[str, Any]) -> None:
+    shown = re.findall(r"\]\(figures/(figure-[^)]+\.png)\)", page)
+    assert shown == [name for name in content["figures"] if name.endswith(".png")]
+    for name in shown:
+        assert (DOCS / "figures" / name).stat().st_size < 200_000

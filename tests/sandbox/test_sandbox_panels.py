@@ -1,0 +1,190 @@
+"""The measurements of the panels: they agree with theory, and would notice if they did not."""
+
+import itertools
+from math import prod
+
+import pytest
+import torch
+
+from risegrad.sandbox import contraction
+from risegrad.sandbox.contraction import measure_operator
+from risegrad.sandbox.damage import (
+    GapMeasurement,
+    measure_deviation,
+    measure_gap,
+    std_with_error,
+    turning_gradients,
+)
+from risegrad.sandbox.exact import closed_form_errors, cubature, curvature_by_cubature
+from risegrad.sandbox.exposure import measure_exposure
+from risegrad.sandbox.problem import Quadratic, diagonal, even_gradient, rotated
+from risegrad.sandbox.sensitivity import ratio_by_gradient
+from risegrad.sandbox.simulate import generator
+from risegrad.sandbox.spectrum import Spectrum
+from risegrad.sandbox.speed import measure_speed
+from risegrad.sandbox.trajectory import make_tasks
+
+BOUND = 5  # standard errors
+HARMONIC = Spectrum.parse("powerlaw:1")
+
+
+@pytest.fixture(params=["diagonal", "rotated"])
+def problem(request: pytest.FixtureRequest) -> Quadratic:
+    if request.param == "diagonal":
+        return diagonal(HARMONIC, 12)
+    return rotated(HARMONIC, 12, generator(0, "rotation"))
+
+
+def test_the_measured_curvature_is_the_closed_form(problem: Quadratic) -> None:
+    m = measure_operator(problem, 3, 3200, 0, "test")
+    # Every repetition is independent: their spread is the standard error of the mean of errors.
+    assert m.eigenvalue_errors.shape == (contraction.REPEATS,)
+    assert (m.eigenvalue_errors < 0.12).all()
+    assert (m.eigenbasis_errors < 0.12).all()
+    assert abs(m.slopes.mean() + 0.5) < BOUND * m.slopes.std() / contraction.REPEATS**0.5
+    assert m.slopes.std() < 0.1
+    wrong = (m.measured - m.eigenvalues).norm() / m.eigenvalues.norm()
+    assert wrong > 0.3  # the closed form is far from doing nothing, so the agreement says something
+
+
+def test_the_residual_has_the_size_that_one_sample_predicts() -> None:
+    """``E|average - expected|^2 = E|one - expected|^2 / N``, so residual * sqrt(N) is constant."""
+    problem = diagonal(HARMONIC, 6)
+    m = measure_operator(problem, 2, 6400, 0, "test")
+    scaled = m.residuals * torch.tensor(m.sizes, dtype=torch.float64).sqrt()
+    rows = scaled.square().mean(0)
+    spread = scaled.square().std(0) / contraction.REPEATS**0.5
+    assert (rows - rows[0]).abs().max() < BOUND * (spread[1:].max() + spread[0])
+
+
+@pytest.mark.parametrize("samples", [640, 1001])
+def test_the_top_rung_holds_every_sample(samples: int) -> None:
+    m = measure_operator(diagonal(HARMONIC, 3), 1, samples, 0, "test")
+    assert m.sizes[-1] == samples
+    assert m.sizes[0] == samples // 64
+    assert m.residuals[0, -1].item() == pytest.approx(
+        ((m.average - m.expected).norm() / m.expected.norm()).item()
+    )
+
+
+def test_the_gap_follows_the_line_through_both_signs(problem: Quadratic) -> None:
+    m = measure_gap(problem, 3, 4000, 0, "test")
+    assert m.excess.min() < -0.1
+    assert m.excess.abs().min() < 1e-12
+    assert m.excess.max() > 1
+    assert m.worst_error < BOUND
+    assert 0.99 < m.r_squared < 1
+    assert torch.equal(m.predicted > 1e-12, m.excess > 1e-12)
+
+
+def test_r_squared_is_against_the_prediction_and_not_a_fit() -> None:
+    x = torch.tensor([0.0, 1.0, 2.0], dtype=torch.float64)
+    twice = GapMeasurement(x, x, 2 * x, torch.ones_like(x))
+    assert twice.r_squared == pytest.approx(1 - 5 / 8)
+    assert twice.worst_error == pytest.approx(2)
+
+
+def test_turning_gradients_are_units_with_rising_curvature(problem: Quadratic) -> None:
+    gradients = turning_gradients(problem)
+    curvatures = torch.einsum("ni,ij,nj->n", gradients, problem.H, gradients)
+    assert gradients.norm(dim=-1).tolist() == pytest.approx([1] * len(gradients))
+    assert (curvatures.diff() > 0).all()
+
+
+@pytest.mark.parametrize("sampler", ["one-draw", "directions"])
+@pytest.mark.parametrize("block", [4, 12])
+def test_the_measured_deviation_is_the_exact_one(
+    problem: Quadratic, block: int, sampler: str
+) -> None:
+    g = even_gradient(12, generator(0, "g"))
+    draws = generator(0, f"{block}{sampler}")
+    point = measure_deviation(problem, g, 4, block, 20_000, draws, sampler)  # type: ignore[arg-type]
+    assert abs(point.measured - point.exact) < BOUND * point.standard_error
+    assert point.standard_error < 0.05 * point.exact
+
+
+def test_the_standard_error_of_a_deviation_is_the_one_of_the_normal_law() -> None:
+    values = torch.randn(100_000, generator=generator(0, "n"), dtype=torch.float64)
+    std, error = std_with_error(values)
+    assert std == pytest.approx(1, abs=0.02)
+    assert error == pytest.approx((1 / 2 / 100_000) ** 0.5, rel=0.05)
+
+
+def test_exposure_closes_the_fraction_tau_of_the_way() -> None:
+    m = measure_exposure(16, [1, 4, 32], 40_000, 0)
+    assert m.fo.along == pytest.approx(1)
+    assert m.fo.risk == pytest.approx(8)
+    assert m.isotropic.risk == pytest.approx(0.5)
+    for point in m.zo:
+        assert point.tau == pytest.approx(16 / (point.q + 17))
+        # The risk is the top eigenvalue of a sample covariance: biased up by a few of its errors.
+        assert point.closed == pytest.approx(point.tau, abs=0.02)
+        assert point.measured.along == pytest.approx(point.exact.along, rel=0.06)
+        assert point.measured.across == pytest.approx(point.exact.across, rel=0.03)
+    assert [point.closed for point in m.zo] == sorted((p.closed for p in m.zo), reverse=True)
+
+
+def normal_moment(powers: tuple[int, ...]) -> int:
+    """``E[prod z_i^p_i]``: zero for an odd power, else the product of ``(p - 1)!!``."""
+    return prod(0 if p % 2 else prod(range(1, p, 2)) for p in powers)
+
+
+@pytest.mark.parametrize("d", [2, 3])
+def test_the_cubature_rule_is_exact_up_to_degree_five(d: int) -> None:
+    points, weights = (torch.cat(column) for column in zip(*cubature(d), strict=True))
+    assert len(points) == 2 * d**2 + 1
+    checked = 0
+    for powers in itertools.product(range(6), repeat=d):
+        if sum(powers) <= 5:
+            monomial = points.pow(torch.tensor(powers)).prod(-1)
+            assert (weights @ monomial).item() == pytest.approx(normal_moment(powers), abs=1e-12)
+            checked += 1
+    assert checked > 15
+    sixth = weights @ points[:, 0].pow(6)
+    assert abs(sixth - 15) > 1  # and not beyond
+
+
+def test_the_mean_curvature_by_cubature_is_the_average_over_many_shapes() -> None:
+    problem = rotated(HARMONIC, 5, generator(0, "rotation"))
+    D = torch.randn(40_000, 2, 5, generator=generator(0, "D"), dtype=torch.float64)
+    Z = D.mT @ D / 2
+    products = Z @ problem.H @ Z / 4  # kappa = (2 + 5 + 1) / 2
+    errors = products.std(0) / 40_000**0.5
+    assert ((products.mean(0) - curvature_by_cubature(problem.H, 2)) / errors).abs().max() < BOUND
+
+
+def test_closed_forms_have_no_error_but_rounding(problem: Quadratic) -> None:
+    tasks = make_tasks(HARMONIC, 8, generator(0, "tasks"))
+    errors = closed_form_errors(problem, 3, 4, tasks)
+    assert len(errors) == 7
+    assert all(error < 1e-12 for error in errors.values()), errors
+
+
+def test_closed_form_errors_notice_a_wrong_closed_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    from risegrad.sandbox import exact
+
+    monkeypatch.setattr(exact, "expected_curvature", lambda H, q: H)
+    tasks = make_tasks(HARMONIC, 8, generator(0, "tasks"))
+    errors = closed_form_errors(diagonal(HARMONIC, 8), 3, 4, tasks)
+    assert errors["mean curvature, by cubature"] > 0.1
+
+
+def test_one_draw_is_faster_than_many_directions() -> None:
+    speed = measure_speed(256, 64, 0)
+    assert speed.ratio == speed.directions_seconds / speed.one_draw_seconds
+    assert speed.ratio > 2  # 64 times fewer normal numbers; on an idle machine it is about 50
+
+
+def test_blocks_lower_the_deviation_or_raise_it_as_the_gradient_lies() -> None:
+    wide = diagonal(HARMONIC, 32)
+    ratios = ratio_by_gradient(wide, 2, 4, 0)
+    assert ratios["even (panel D)"] < 1 < ratios["along the most curved direction"]
+    g = wide.basis[:, 0]
+    found = [
+        measure_deviation(wide, g, 2, block, 20_000, generator(0, f"sensitive{block}"))
+        for block in (4, 32)
+    ]
+    errors = [point.standard_error / point.measured for point in found]
+    measured = found[0].measured / found[1].measured
+    exact = ratios["along the most curved direction"]
+    assert abs(measured / exact - 1) < BOUND * (errors[0] ** 2 + errors[1] ** 2) ** 0.5
