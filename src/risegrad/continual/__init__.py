@@ -1,0 +1,1 @@
+"""Continual learning: streams of tasks, hosts that learn them one after another, metrics."""

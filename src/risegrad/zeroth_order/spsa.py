@@ -1,0 +1,175 @@
+"""Two-point estimates of a gradient: SPSA with q queries (the paper, equation 6).
+
+    g_hat = (1/q) sum_k p_k z_k,      p_k = (f(theta + eps z_k) - f(theta - eps z_k)) / (2 eps)
+
+with standard normal ``z_k`` over all perturbed parameters at once, so one number ``p_k`` is shared
+by all of them. For small ``eps`` this is the raw shape ``Z g``, and on a quadratic exactly that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from risegrad.calibration import check_positive_int, mean_factor
+from risegrad.draws import Draws, drawing_dtype
+from risegrad.naming import Named
+from risegrad.theory.checks import check_number
+from risegrad.zeroth_order.parameters import Perturbed, check_int, perturbed
+from risegrad.zeroth_order.surroundings import Closure, Surroundings
+from risegrad.zeroth_order.walk import Restore, walking
+
+Variant = Literal["two-sided", "one-sided", "sign"]
+VARIANTS: tuple[Variant, ...] = ("two-sided", "one-sided", "sign")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What one estimate saw. The estimate itself is in the parameters' ``.grad``."""
+
+    plus: tuple[float, ...]
+    """The loss at ``theta + epsilon z_k``, one per query."""
+    minus: tuple[float, ...]
+    """The loss at ``theta - epsilon z_k``; in the one-sided variant, at ``theta`` each time."""
+    projected: tuple[float, ...]
+    """The difference quotients ``p_k``, before any sign is taken."""
+    d: int
+    """How many elements were perturbed."""
+    norm: float
+    """The l2 norm of the estimate over all parameters, before clipping."""
+
+    @property
+    def loss(self) -> float:
+        """The mean of ``minus`` and ``plus``: the loss at ``theta`` up to order ``epsilon``."""
+        return (sum(self.plus) + sum(self.minus)) / (2 * len(self.plus))
+
+    @property
+    def finite(self) -> bool:
+        """Whether the estimate is; a loss that is not makes every gradient non-finite."""
+        return math.isfinite(self.norm)
+
+
+@torch.no_grad()
+def spsa(
+    closure: Closure,
+    params: Named,
+    *,
+    q: int = 1,
+    epsilon: float = 1e-3,
+    seed: int = 0,
+    step: int = 0,
+    variant: Variant = "two-sided",
+    clip: float | None = None,
+    norm_matched: bool = False,
+    restore: Restore = "copy",
+    model: nn.Module | None = None,
+) -> Estimate:
+    """Estimate the gradient of ``closure()`` and replace the parameters' ``.grad`` by it.
+
+    ``params`` are (name, parameter) pairs; those that do not require a gradient are left alone.
+    The directions depend on (``seed``, ``step``, name, position) only: count ``step`` up.
+    ``norm_matched`` multiplies by ``kappa^(-1/2)`` with ``d`` the number of all perturbed elements;
+    ``clip`` then bounds the norm over all parameters. With ``model``, its modes and buffers are
+    left as found. See ``docs/zeroth-order.md`` for variants, ``restore`` and non-finite losses.
+
+    >>> weight = torch.nn.Parameter(torch.tensor([1.0, 2.0], dtype=torch.float64))
+    >>> estimate = spsa(lambda: 3 * weight.sum(), [("weight", weight)], q=200)
+    >>> (weight.grad - 3).abs().max().item() < 1.5  # the exact gradient is [3, 3]
+    True
+    >>> weight.tolist()
+    [1.0, 2.0]
+    """
+    _check_choices(closure, variant, norm_matched)
+    q = check_positive_int("q", q)
+    epsilon = check_number("epsilon", epsilon, positive=True)
+    clip = None if clip is None else check_number("clip", clip, positive=True)
+    seed, step = check_int("seed", seed), check_int("step", step)
+    chosen = perturbed(params)
+    draws = Draws(seed, step)
+    minus_offset = 0.0 if variant == "one-sided" else -epsilon
+    plus, minus = _losses(
+        closure, chosen, draws, q, (epsilon, minus_offset), restore, Surroundings(model, seed, step)
+    )
+    width = epsilon - minus_offset
+    projected = tuple((high - low) / width for high, low in zip(plus, minus, strict=True))
+    factor = mean_factor(chosen.d, q) / q if norm_matched else 1 / q
+    _write(chosen, draws, [_coefficient(slope, variant) * factor for slope in projected])
+    return Estimate(plus, minus, projected, chosen.d, _clip([t.grad for t in chosen.tensors], clip))
+
+
+def _losses(
+    closure: Closure,
+    chosen: Perturbed,
+    draws: Draws,
+    q: int,
+    offsets: tuple[float, float],
+    restore: Restore,
+    surroundings: Surroundings,
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The losses at the two offsets along every direction."""
+    plus, minus = [], []
+    with walking(chosen.tensors, restore) as walk:
+        if offsets[1] == 0:
+            # One evaluation serves all queries: they share its random numbers anyway.
+            minus = [surroundings.loss(closure)] * q
+        for query in range(q):
+            direction = partial(chosen.direction, draws, query)
+            walk.to(offsets[0], direction)
+            plus.append(surroundings.loss(closure))
+            if offsets[1] != 0:
+                walk.to(offsets[1], direction)
+                minus.append(surroundings.loss(closure))
+    return tuple(plus), tuple(minus)
+
+
+def _coefficient(slope: float, variant: Variant) -> float:
+    if variant != "sign" or slope == 0:
+        return slope
+    # The sign of an infinite slope would be a finite number made from a loss that is none.
+    return math.copysign(1.0, slope) if math.isfinite(slope) else math.nan
+
+
+def _write(chosen: Perturbed, draws: Draws, coefficients: Sequence[float]) -> None:
+    """``grad = sum_k c_k z_k``, tensor by tensor: half precision is rounded once, at the end."""
+    for index, tensor in enumerate(chosen.tensors):
+        work = drawing_dtype(tensor.dtype)
+        total = torch.zeros_like(tensor, dtype=work, memory_format=torch.contiguous_format)
+        for query, coefficient in enumerate(coefficients):
+            # Through a tensor, because a number beyond the dtype's range is inf there: as Python
+            # numbers torch refuses them.
+            alpha = torch.tensor(coefficient, dtype=torch.float64).to(work).item()
+            total.add_(chosen.direction(draws, query, index), alpha=alpha)
+        tensor.grad = total.to(tensor.dtype)
+
+
+def _clip(gradients: Sequence[Tensor | None], clip: float | None) -> float:
+    """Bound the l2 norm over all gradients; returns the norm before."""
+    present = [gradient for gradient in gradients if gradient is not None]
+    norms = [torch.linalg.vector_norm(g, dtype=drawing_dtype(g.dtype)) for g in present]
+    norm = math.hypot(*(part.item() for part in norms))
+    if clip is not None and norm > clip:
+        # A norm that overflowed would scale finite gradients to zero, and hide what happened.
+        scale = clip / norm if math.isfinite(norm) else math.nan
+        for gradient in present:
+            gradient.mul_(scale)
+    return norm
+
+
+def _check_choices(closure: object, variant: str, norm_matched: object) -> None:
+    if not callable(closure):
+        raise TypeError(f"closure must be callable, got {type(closure).__name__}")
+    if variant not in VARIANTS:
+        raise ValueError(f"variant must be one of {', '.join(VARIANTS)}; got {variant!r}")
+    if not isinstance(norm_matched, bool):
+        raise TypeError(f"norm_matched must be True or False, got {norm_matched!r}")
+    if norm_matched and variant == "sign":
+        raise ValueError(
+            "norm_matched must be False with variant 'sign': without the slopes there is no "
+            "norm of a gradient to match; got True"
+        )
