@@ -1,0 +1,1 @@
+"""Ratios measured in one run: never absolute times."""
