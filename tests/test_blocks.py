@@ -4,7 +4,7 @@ import pytest
 
 from risegrad import Blocks
 from risegrad.blocks import exempted, resolve_blocks
-from risegrad.layout import make_layout
+from risegrad.layout import WORKSPACE, make_layout
 
 GROUPS = {"body.0.weight": 0, "body.0.bias": 1, "head.weight": 0, "scale": 1}
 
@@ -57,7 +57,7 @@ def test_batches_hold_whole_blocks_and_bounded_work():
     assert [batch.first for batch in layout.batches[1:]] == [b.stop for b in layout.batches[:-1]]
     assert layout.batches[-1].stop == 101
     work = [sum(span.size for span in batch.spans) for batch in layout.batches]
-    assert max(work[:-1]) <= 1 << 18
+    assert max(work[:-1]) <= WORKSPACE
     assert work[-1] == 3_000_000
     assert sum(work) == sum(sizes.values())
 

@@ -1,4 +1,4 @@
-"""Draws are a pure function of (seed, step, parameter, position)."""
+"""Draws are a pure function of (seed, step, position)."""
 
 import random
 
@@ -7,13 +7,13 @@ import pytest
 import torch
 from scipy.stats import kstest
 
-from risegrad.draws import TILE, Draws, mix
+from risegrad.draws import TILE, Draws, Room, mix
 
-SIZE = 2 * TILE + 1000
+SIZE = 3 * TILE + 1000
 
 
-def normals(draws, start=0, stop=SIZE, parameter=0, dtype=torch.float32, size=SIZE):
-    return draws.normals(torch.empty(stop - start, dtype=dtype), parameter, size, start)
+def normals(draws, start=0, stop=SIZE, dtype=torch.float32, **other):
+    return draws.normals(torch.empty(stop - start, dtype=dtype), start, **other)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -22,24 +22,41 @@ def test_any_part_equals_that_part_of_the_whole(dtype):
     whole = normals(draws, dtype=dtype)
     edges = [
         (0, 5),
+        (5, 9),
         (7, TILE),
         (TILE - 3, TILE + 3),
         (TILE, 2 * TILE),
         (10, SIZE),
         (SIZE - 1, SIZE),
+        (2 * TILE - 1, 2 * TILE),
+        (4, 4),
     ]
     for start, stop in edges:
-        assert torch.equal(normals(draws, start, stop, dtype=dtype), whole[start:stop])
+        assert torch.equal(normals(draws, start, stop, dtype), whole[start:stop])
+        assert torch.equal(normals(Draws(1, 2), start, stop, dtype), whole[start:stop])
 
 
-def test_other_seed_step_parameter_or_direction_gives_other_numbers():
+def test_room_is_used_again_and_never_shared():
+    room, like = Room(), torch.empty(0)
+    first, second = room.take(10, like), room.take(4, like)
+    first.fill_(1)
+    second.fill_(2)
+    assert first.eq(1).all()
+    room.clear()
+    assert room.take(7, like).data_ptr() == first.data_ptr()
+    room.clear()
+    assert room.take(20, like).numel() == 20
+    assert room.take(3, like.double()).dtype == torch.float64
+
+
+def test_other_seed_step_direction_or_stream_gives_other_numbers():
     base = Draws(1, 2)
     first = normals(base)
     others = [
         normals(Draws(2, 2)),
         normals(Draws(1, 3)),
-        normals(base, parameter=1),
-        base.normals(torch.empty(SIZE), 0, SIZE, direction=1),
+        normals(base, direction=1),
+        normals(base, stream=1),
     ]
     for other in others:
         assert abs(torch.corrcoef(torch.stack([first, other]))[0, 1]) < 5 / SIZE**0.5

@@ -7,7 +7,7 @@ from references import STANDARD_ERRORS, assert_close, standard_scores
 from risegrad import Blocks, CovarianceNoise, IsotropicNoise, Rise, ScaledFO
 from risegrad.blocks import resolve_blocks
 from risegrad.draws import Draws
-from risegrad.layout import make_layout
+from risegrad.layout import WORKSPACE, make_layout
 from risegrad.shapers import SHAPERS, resolve_q
 from risegrad.shaping import shape_tensors
 
@@ -47,11 +47,11 @@ def reference(shaper, tensors, step):
     chi2 = draws.chi_squares(layout.q.numpy())
     extra = draws.scalar_normals(len(layout.q))
     result = {name: tensor.double().reshape(-1) for name, tensor in tensors.items()}
-    noise = {}
-    for number, name in enumerate(layout.names):
+    noise, position = {}, 0
+    for name in layout.names:
         tensor = tensors[name]
-        drawn = draws.normals(tensor.new_empty(tensor.numel()), number, tensor.numel())
-        noise[name] = drawn.double()
+        noise[name] = draws.normals(tensor.new_empty(tensor.numel()), position).double()
+        position += tensor.numel()
     block = 0
     for members in blocks.members.values():
         g = torch.cat([result[name] for name in members])
@@ -221,8 +221,8 @@ def test_extra_memory_is_one_copy_of_the_largest_block(dtype, choice):
     numbers = 8 * 6 * len(layout.d) + 10_000  # a few per block, and the pieces' bookkeeping
     largest = tensors[0].nbytes if choice == "tensor" else 0
     # A batch of small blocks, with the float32 it is drawn and combined in.
-    workspace = 0 if choice == "tensor" else (1 << 18) * (tensors[0].element_size() + 8)
-    tile = 3 * 4 * (1 << 16)
+    workspace = 0 if choice == "tensor" else WORKSPACE * (tensors[0].element_size() + 8)
+    tile = 5 * 4 * (1 << 14)
     assert peak <= max(largest, workspace) + tile + numbers
     assert kept == 0
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from references import STANDARD_ERRORS, assert_close, standard_scores
-from risegrad.draws import Draws
+from risegrad.draws import TILE, Draws
 from risegrad.zeroth_order import VARIANTS, conserve, spsa, surroundings
 
 HALVES = [torch.bfloat16, torch.float16]
@@ -45,7 +45,7 @@ def directions(params, q, seed=0, step=0):
         for name, p in params.items():
             number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
             room = torch.empty(p.numel(), dtype=torch.promote_types(p.dtype, torch.float32))
-            parts.append(Draws(seed, step).normals(room, number, p.numel(), direction=query))
+            parts.append(Draws(seed, step).normals(room, direction=query, stream=number))
         rows.append(torch.cat(parts))
     return torch.stack(rows)
 
@@ -408,9 +408,10 @@ def peak_during_evaluations(params, restore, path):
 def test_arithmetic_restore_holds_the_noise_of_one_tensor_and_no_copy(tmp_path):
     size = 50_000
     params = {f"p{i}": nn.Parameter(torch.zeros(size)) for i in range(6)}
-    one = 4 * size
-    assert peak_during_evaluations(params, "arithmetic", tmp_path / "a.json") < 1.2 * one
-    assert 7 * one <= peak_during_evaluations(params, "copy", tmp_path / "b.json") < 7.2 * one
+    one, little = 4 * size, 0.2 * 4 * size + 4 * TILE  # the draws keep the tile they ended in
+    assert peak_during_evaluations(params, "arithmetic", tmp_path / "a.json") < one + little
+    peak = peak_during_evaluations(params, "copy", tmp_path / "b.json")
+    assert 7 * one <= peak < 7 * one + little
 
 
 # --- left as found: random states, modes, buffers ---

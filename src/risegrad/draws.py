@@ -1,17 +1,15 @@
-"""Random numbers as a pure function of (seed, step, parameter, position).
+"""Random numbers as a pure function of (seed, step, position).
 
-Every parameter's flat index is cut into tiles of ``TILE`` positions, and each tile has its own
-freshly seeded generator. So the numbers do not depend on what was drawn before, on the block
-layout or on how the parameter is spread over machines: a resumed run needs one integer, replicas
-agree without talking, and a shard draws only the tiles it touches. torch's global generator is
-never used.
+Positions are cut into tiles, and each tile has its own freshly seeded generator. So the numbers do
+not depend on what was drawn before, on the blocks or on how parameters are spread over machines: a
+resumed run needs one integer, replicas agree without talking, and a shard draws only the tiles it
+touches. torch's global generator is never used.
 
 torch's CPU engine keeps 32 bits of a seed. Among ``N`` tiles drawn in a whole training run about
 ``N^2 / 2^33`` pairs therefore repeat each other's noise somewhere else, at another step: each draw
 still has the exact law. (CUDA's engine keeps all 64 bits.)
 """
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,9 +18,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-TILE = 1 << 16
-MANY_TILES = 32
-"""From here on, threads that share the tiles are worth their start."""
+TILE = 1 << 14
+"""Positions in a tile on the CPU: small, so that a tiny model does not pay for a large draw."""
+DEVICE_TILE = 1 << 20
+"""On other devices, where the start of a kernel costs more than its numbers."""
 _MASK = (1 << 64) - 1
 _HALF = frozenset({torch.float16, torch.bfloat16})
 
@@ -49,45 +48,39 @@ class Draws:
     seed: int
     step: int
 
-    def normals(
-        self, out: Tensor, parameter: int, size: int, start: int = 0, direction: int = 0
-    ) -> Tensor:
-        """Fill the 1-D ``out`` with standard normals at ``start, start + 1, ...`` of a parameter.
+    def normals(self, out: Tensor, start: int = 0, direction: int = 0, stream: int = 0) -> Tensor:
+        """Fill the 1-D ``out`` with the standard normals at ``start, start + 1, ...``.
 
-        ``size`` is the parameter's whole length: it fixes the length of the last tile, so that a
-        shard that holds a part of a tile draws the same numbers as one that holds all of it.
+        Other directions and other streams are other, independent numbers.
         """
-        tiles = range(start // TILE, -(-(start + out.numel()) // TILE))
-        threads = torch.get_num_threads() if out.device.type == "cpu" else 1
-        if threads == 1 or len(tiles) < MANY_TILES:
-            self._fill(out, tiles, parameter, size, start, direction)
-            return out
-        # torch draws on one thread and lets go of Python's lock meanwhile. The threads end here: a
-        # pool that outlives the call would not survive a fork.
-        parts = [tiles[share::threads] for share in range(threads)]
-        with ThreadPoolExecutor(threads) as pool:
-            for done in [
-                pool.submit(self._fill, out, part, parameter, size, start, direction)
-                for part in parts
-            ]:
-                done.result()
+        size = TILE if out.device.type == "cpu" else DEVICE_TILE
+        stop = start + out.numel()
+        key = mix(self._key, stream, direction)
+        whole = range(-(-start // size), stop // size)
+        if len(whole) and drawing_dtype(out.dtype) == out.dtype:
+            inside = out[whole.start * size - start : whole.stop * size - start]
+            _fill(inside.view(len(whole), size), whole, key)
+        else:
+            whole = range(0)
+        for tile in range(start // size, -(-stop // size)):
+            if tile not in whole:
+                low, high = max(tile * size, start), min((tile + 1) * size, stop)
+                part = self._tile(key, tile, size, out)[low - tile * size : high - tile * size]
+                out[low - start : high - start] = part
         return out
 
-    def _fill(
-        self, out: Tensor, tiles: range, parameter: int, size: int, start: int, direction: int
-    ) -> None:
-        generator = torch.Generator(device=out.device)
-        stop = start + out.numel()
-        for tile in tiles:
-            first, last = tile * TILE, min((tile + 1) * TILE, size)
-            generator.manual_seed(mix(self._key, parameter, tile, direction))
-            low, high = max(first, start), min(last, stop)
-            target = out if high - low == out.numel() else out[low - start : high - start]
-            if (low, high) == (first, last) and drawing_dtype(out.dtype) == out.dtype:
-                target.normal_(generator=generator)
-            else:
-                whole = torch.empty(last - first, dtype=drawing_dtype(out.dtype), device=out.device)
-                target.copy_(whole.normal_(generator=generator)[low - first : high - first])
+    def _tile(self, key: int, tile: int, size: int, like: Tensor) -> Tensor:
+        """A whole tile. The last one is kept: the next call often begins where this one ended."""
+        wanted = (key, tile, like.dtype, like.device)
+        if wanted not in self._kept:
+            self._kept.clear()
+            room = torch.empty(1, size, dtype=drawing_dtype(like.dtype), device=like.device)
+            self._kept[wanted] = _fill(room, range(tile, tile + 1), key)[0]
+        return self._kept[wanted]
+
+    @cached_property
+    def _kept(self) -> dict[tuple[int, int, torch.dtype, torch.device], Tensor]:
+        return {}
 
     def chi_squares(self, degrees: NDArray[np.float64]) -> Tensor:
         """One chi-square number per block; blocks appended later leave earlier ones unchanged."""
@@ -104,6 +97,53 @@ class Draws:
     @cached_property
     def _key(self) -> int:
         return mix(self.seed, self.step)
+
+
+class Room:
+    """Memory for the noise of one batch, used again for the next one.
+
+    Memory that is new to the process costs more than the numbers that are written to it.
+    """
+
+    def __init__(self) -> None:
+        self._memory: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+        self._used: set[tuple[torch.dtype, torch.device]] = set()
+
+    def clear(self) -> None:
+        """Everything that was taken may be overwritten."""
+        self._used.clear()
+
+    def take(self, size: int, like: Tensor) -> Tensor:
+        kind = (like.dtype, like.device)
+        if kind in self._used:
+            return like.new_empty(size)
+        if kind not in self._memory or self._memory[kind].numel() < size:
+            self._memory.pop(kind, None)  # before the new one is there, not after
+            self._memory[kind] = like.new_empty(size)
+        self._used.add(kind)
+        return self._memory[kind][:size]
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Where a step gets its normal vectors: the draws of one direction, and memory for them."""
+
+    draws: Draws
+    room: Room
+    direction: int = 0
+
+    def normals(self, like: Tensor, start: int, stop: int) -> Tensor:
+        """The standard normals at positions ``start..stop``, in the dtype and place of ``like``."""
+        return self.draws.normals(self.room.take(stop - start, like), start, self.direction)
+
+
+def _fill(rows: Tensor, tiles: range, key: int) -> Tensor:
+    """Draw each of the tiles into its row."""
+    generator = torch.Generator(device=rows.device)
+    for row, tile in zip(rows.unbind(), tiles, strict=True):
+        generator.manual_seed(mix(key, tile))
+        row.normal_(generator=generator)
+    return rows
 
 
 def drawing_dtype(dtype: torch.dtype) -> torch.dtype:

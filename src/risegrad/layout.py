@@ -7,7 +7,8 @@ that a step needs room for the noise of one batch only: the largest block, or ``
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -27,6 +28,8 @@ class Span:
     start: int
     stop: int
     block: int
+    offset: int
+    """The parameter's place in the draws: its first element has this position."""
     chunk: int | None = None
 
     @property
@@ -76,8 +79,8 @@ class Layout:
 def make_layout(blocks: Blocks, q: Sequence[int], sizes: Mapping[str, int]) -> Layout:
     """Lay out parameters of the given sizes; ``q`` has one entry per named block.
 
-    The order of ``sizes`` numbers the parameters for the draws. It is not the order of the blocks,
-    so that a parameter that joins an earlier block later on does not renumber the others.
+    The order of ``sizes`` gives the parameters their positions in the draws. It is not the order of
+    the blocks, so that a parameter that joins an earlier block later on does not move the others.
     """
     for name in blocks.parameters:
         if sizes[name] == 0:
@@ -102,7 +105,8 @@ def _rows_and_entries(
     blocks: Blocks, q: Sequence[int], sizes: Mapping[str, int]
 ) -> tuple[list[BlockRow], list[Batch]]:
     """The rows, and the smallest batches there can be: one block, or a run of chunks."""
-    index = {name: position for position, name in enumerate(sizes)}
+    index = {name: number for number, name in enumerate(sizes)}
+    offsets = dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
     rows: list[BlockRow] = []
     entries: list[Batch] = []
     block = 0
@@ -110,11 +114,12 @@ def _rows_and_entries(
         size = sum(sizes[member] for member in members)
         if blocks.chunk is None or size <= blocks.chunk:
             rows.append(BlockRow(name, size, directions))
-            spans = tuple(Span(index[m], 0, sizes[m], block) for m in members)
+            spans = tuple(Span(index[m], 0, sizes[m], block, offsets[m]) for m in members)
             entries.append(Batch(spans, block, block + 1))
         else:
             rows.extend(_chunk_rows(name, size, directions, blocks.chunk))
-            entries.extend(_chunk_entries(index[members[0]], size, block, blocks.chunk))
+            whole = Span(index[members[0]], 0, size, block, offsets[members[0]], blocks.chunk)
+            entries.extend(_chunk_entries(whole, blocks.chunk))
         block = entries[-1].stop
     return rows, entries
 
@@ -125,14 +130,15 @@ def _chunk_rows(name: str, size: int, q: int, chunk: int) -> Iterator[BlockRow]:
         yield BlockRow(f"{name} (rest)", size % chunk, q)
 
 
-def _chunk_entries(parameter: int, size: int, block: int, chunk: int) -> Iterator[Batch]:
+def _chunk_entries(whole: Span, chunk: int) -> Iterator[Batch]:
+    size, block = whole.size, whole.block
     full, per_batch = size // chunk, max(1, WORKSPACE // chunk)
     for low in range(0, full, per_batch):
         high = min(low + per_batch, full)
-        span = Span(parameter, low * chunk, high * chunk, block + low, chunk)
+        span = replace(whole, start=low * chunk, stop=high * chunk, block=block + low)
         yield Batch((span,), block + low, block + high)
     if size % chunk:
-        rest = Span(parameter, full * chunk, size, block + full)
+        rest = replace(whole, start=full * chunk, block=block + full, chunk=None)
         yield Batch((rest,), block + full, block + full + 1)
 
 

@@ -8,14 +8,14 @@ that costs a second draw and saves both memory and messages.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from risegrad.arithmetic import Measured, Piece, add_measured, combine, measure
 from risegrad.calibration import kappa
-from risegrad.draws import Draws, drawing_dtype
+from risegrad.draws import Draws, Noise, Room, drawing_dtype
 from risegrad.layout import Batch, Layout
 from risegrad.pieces import check_pieces, make_pieces
 from risegrad.shapers import BlockDraws, Rise, Shaper
@@ -32,7 +32,8 @@ def shape_tensors(
     if not present:
         return
     draws = Draws(shaper.seed, step)
-    job = _Job(shaper, layout, parts, draws, _scalars(layout, draws, present[0].tensor.device))
+    scalars = _scalars(layout, draws, present[0].tensor.device)
+    job = _Job(shaper, layout, parts, Noise(draws, Room()), scalars)
     sharded = any(part.reduction is not None for part in present)
     if isinstance(shaper, Rise) and shaper.sampler == "directions":
         job.run_directions(sharded)
@@ -82,7 +83,7 @@ class _Job:
     shaper: Shaper
     layout: Layout
     parts: Sequence[Local | None]
-    draws: Draws
+    noise: Noise
     scalars: BlockDraws
 
     def run(self) -> None:
@@ -125,7 +126,9 @@ class _Job:
         totals = [torch.zeros_like(p.g, dtype=drawing_dtype(p.g.dtype)) for p, _ in gradients]
         d, q = self.scalars.d[batch.first : batch.stop], self.scalars.q[batch.first : batch.stop]
         for direction in range(int(q.max())):
-            drawn = [p for p, _ in make_pieces(batch.spans, self.parts, self.draws, direction)]
+            self.noise.room.clear()
+            noise = replace(self.noise, direction=direction)
+            drawn = [piece for piece, _ in make_pieces(batch.spans, self.parts, noise)]
             sums = self._zeros(batch)
             add_measured(sums, drawn, [measure(piece) for piece in drawn], batch.first)
             weights = torch.where(q > direction, sums[1] / (q * kappa(d, q).sqrt()), 0)
@@ -143,11 +146,12 @@ class _Job:
         self, batch: Batch, measuring: bool = True
     ) -> tuple[list[tuple[Piece, Local]], list[Measured]]:
         """The pieces of a batch, each measured while its noise is still in the cache."""
-        draws = self.draws if self.shaper.uses_noise else None
+        noise = self.noise if self.shaper.uses_noise else None
+        self.noise.room.clear()
         found, measured = [], []
-        for piece, part in make_pieces(batch.spans, self.parts, draws):
+        for piece, part in make_pieces(batch.spans, self.parts, noise):
             found.append((piece, part))
-            if measuring and draws is not None:
+            if measuring and noise is not None:
                 measured.append(measure(piece))
         return found, measured
 

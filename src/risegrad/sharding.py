@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeGuard
 import torch
 from torch import Tensor
 
-from risegrad.draws import TILE, Draws
+from risegrad.draws import TILE, Noise
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -56,12 +56,14 @@ class Local:
     def stop(self) -> int:
         return self.start + self.tensor.numel()
 
-    def noise(self, draws: Draws, parameter: int, start: int, stop: int, direction: int) -> Tensor:
-        """Standard normals for those of the whole's positions ``start..stop`` that are here."""
+    def normals(self, noise: Noise, offset: int, start: int, stop: int) -> Tensor:
+        """Standard normals for those of the whole's elements ``start..stop`` that are here.
+
+        ``offset`` is the position of the whole's first element.
+        """
         if self.window is not None:
-            return torch.cat(list(self._window_noise(self.window, draws, parameter, direction)))
-        room = self.tensor.new_empty(stop - start)
-        return draws.normals(room, parameter, self.whole.numel(), start, direction)
+            return torch.cat(list(self._window_normals(self.window, noise, offset)))
+        return noise.normals(self.tensor, offset + start, offset + stop)
 
     def put_back(self) -> None:
         """Write a copy back, if there is one."""
@@ -69,17 +71,14 @@ class Local:
             self.tensor.copy_(self._flat.view(self.tensor.shape))
         self._flat = None
 
-    def _window_noise(
-        self, window: Window, draws: Draws, parameter: int, direction: int
-    ) -> Iterator[Tensor]:
+    def _window_normals(self, window: Window, noise: Noise, offset: int) -> Iterator[Tensor]:
         """Draw for a few rows of the whole at a time, and keep the columns that are here."""
         row = self.whole[1:].numel()
-        # Rows seldom end where tiles do, and a tile that is cut is drawn twice: take several.
-        several = max(1, 4 * TILE // row)
+        several = max(1, 16 * TILE // row)
         for low in range(window[0].start, window[0].stop, several):
             high = min(low + several, window[0].stop)
             room = self.tensor.new_empty((high - low) * row)
-            normals = draws.normals(room, parameter, self.whole.numel(), low * row, direction)
+            normals = noise.draws.normals(room, offset + low * row, noise.direction)
             yield normals.view(high - low, *self.whole[1:])[:, *window[1:]].reshape(-1)
 
 

@@ -61,6 +61,8 @@ def expected(
     """Shaped gradients (float64) by name, of parameters in the optimizer's order."""
     present = {name: g for name, g in gradients.items() if g is not None}
     blocks = blocks or [[(name, 0, g.numel())] for name, g in present.items()]
+    ends = [(name, stop) for block in blocks for name, _, stop in block]
+    sizes = {name: max(stop for other, stop in ends if other == name) for name in gradients}
     q = q or [int(shaper.q)] * len(blocks)  # type: ignore[call-overload]
     draws = Draws(distinct_seed(shaper.seed, next(iter(gradients))), step)
     # Numbers of blocks come from one stream; here every tensor is a block unless told otherwise.
@@ -68,13 +70,15 @@ def expected(
     chi2, z = draws.chi_squares(degrees).tolist(), draws.scalar_normals(len(q)).tolist()
 
     def noise(direction: int = 0) -> dict[str, Tensor]:
-        return {
-            name: draws.normals(
-                torch.empty(g.numel(), dtype=g.dtype), index, g.numel(), direction=direction
-            ).double()
-            for index, (name, g) in enumerate(gradients.items())
-            if g is not None
-        }
+        """Positions go through all parameters of the optimizer, one after the other."""
+        found, position = {}, 0
+        for name, size in sizes.items():
+            g = gradients[name]
+            if g is not None:
+                room = torch.empty(size, dtype=g.dtype)
+                found[name] = draws.normals(room, position, direction).double()
+            position += size
+        return found
 
     flat = {name: g.detach().reshape(-1).double() for name, g in present.items()}
     out = {name: torch.full_like(g, torch.nan) for name, g in flat.items()}

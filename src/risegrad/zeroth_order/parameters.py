@@ -35,7 +35,7 @@ class Perturbed:
         """Standard normals in the shape of one tensor, float32 where the tensor is half."""
         tensor, number = self.tensors[index], self.numbers[index]
         room = torch.empty(tensor.numel(), dtype=drawing_dtype(tensor.dtype), device=tensor.device)
-        return draws.normals(room, number, tensor.numel(), direction=query).view(tensor.shape)
+        return draws.normals(room, direction=query, stream=number).view(tensor.shape)
 
 
 def perturbed(params: Named) -> Perturbed:
