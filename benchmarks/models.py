@@ -58,7 +58,8 @@ def t5(full: bool) -> Subject:
     if not full:
         lora = LoraConfig(r=8, lora_alpha=32, lora_dropout=0.1, target_modules=["q", "v"])
         model = get_peft_model(model, lora)
-    tokens, labels = torch.randint(1, 32128, (BATCH, 256)), torch.randint(1, 32128, (BATCH, 8))
+    # The lengths of the O-LoRA benchmark: at most 512 source and 50 target tokens.
+    tokens, labels = torch.randint(1, 32128, (BATCH, 512)), torch.randint(1, 32128, (BATCH, 50))
     kind = "full fine-tuning" if full else "LoRA r=8"
     return Subject(
         f"T5 of flan-T5-small's size, {kind}",
