@@ -14,7 +14,7 @@ ROUNDS = 7
 
 
 def share(subject: Subject) -> float:
-    """The part of a shaped training step that goes into the shaping, measured round by round."""
+    """Shaping time over the time of forward, backward and AdamW, measured round by round."""
     trained = {n: p for n, p in subject.model.named_parameters() if p.requires_grad}
     optimizer = torch.optim.AdamW(trained.values(), lr=1e-6)
     handle = attach(optimizer, Rise(q=4), params=trained)
@@ -32,14 +32,17 @@ def share(subject: Subject) -> float:
     step()
     shape()
     rounds = [(seconds(step), seconds(shape)) for _ in range(ROUNDS)]
-    return statistics.median(shaping / (rest + shaping) for rest, shaping in rounds)
+    return statistics.median(shaping / rest for rest, shaping in rounds)
 
 
 def run() -> Iterator[Ratio]:
-    for make in (vit, t5):
-        for full in (False, True):
-            subject = make(full)
-            bound = 0.10 if full else 0.02
-            count = sum(p.numel() for p in subject.model.parameters() if p.requires_grad)
-            name = f"share of a training step: {subject.name}, batch 8"
-            yield at_most(name, share(subject), bound, detail=f"{count:,} trained parameters")
+    for subject, bound in (
+        (vit(full=False), 0.02),
+        (vit(full=True), 0.10),
+        (t5(full=False), 0.02),
+        (t5(full=True), 0.10),
+        (t5(full=True, source=256, target=8), 0.10),
+    ):
+        count = sum(p.numel() for p in subject.model.parameters() if p.requires_grad)
+        name = f"share of a training step: {subject.name}, batch 8"
+        yield at_most(name, share(subject), bound, detail=f"{count:,} trained parameters")
