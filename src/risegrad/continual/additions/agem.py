@@ -1,0 +1,78 @@
+"""A-GEM: no step may raise the loss on a memory of earlier tasks, to first order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from risegrad.continual.additions.base import Addition, AdditionSettings, Training
+from risegrad.continual.additions.reservoir import Reservoir
+from risegrad.continual.checks import check_number
+
+
+@dataclass(frozen=True)
+class AgemSettings(AdditionSettings):
+    """The memory, and how much of it the reference gradient sees."""
+
+    name: str = "agem"
+    size: int = 500
+    """Examples in memory, over all tasks."""
+    batch: int = 48
+    """Examples of it for the reference gradient of each step."""
+    summary: ClassVar[str] = "A-GEM: gradients against that of a memory are projected"
+
+    def __post_init__(self) -> None:
+        check_number("size", self.size, at_least=1, whole=True)
+        check_number("batch", self.batch, at_least=1, whole=True)
+
+    def make(self, seed: int) -> Agem:
+        return Agem(self, seed)
+
+
+class Agem(Addition):
+    """``g - (g.r / r.r) r`` in place of ``g`` where ``g.r < 0``; r is the memory's gradient."""
+
+    name = "agem"
+    needs_exact = True
+
+    def __init__(self, settings: AgemSettings, seed: int) -> None:
+        self.settings = settings
+        self.memory = Reservoir(settings.size, seed, "agem")
+
+    def adjust(self, training: Training, again: Callable[[], Tensor]) -> None:
+        refs = self.memory.draw(self.settings.batch, training.session.task, training.step)
+        if not refs:
+            return
+        parameters = list(training.exact_parameters.values())
+        own = [_gradient(parameter) for parameter in parameters]
+        training.backward(refs)
+        reference = [_gradient(parameter) for parameter in parameters]
+        for parameter, gradient in zip(parameters, projected(own, reference), strict=True):
+            parameter.grad = gradient
+
+    def end(self, training: Training) -> None:
+        self.memory.see(training.session.task, training.session.examples)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.memory.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.memory.load_state_dict(state)
+
+
+def projected(own: list[Tensor], reference: list[Tensor]) -> list[Tensor]:
+    """``own`` without its part against ``reference``, both taken as one long vector."""
+    dot = torch.stack([(g * r).sum() for g, r in zip(own, reference, strict=True)]).sum()
+    square = torch.stack([r.square().sum() for r in reference]).sum()
+    # Without waiting for the device to say which case it is.
+    share = torch.where((dot < 0) & (square > 0), dot / square, torch.zeros_like(dot))
+    return [g - share * r for g, r in zip(own, reference, strict=True)]
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    gradient = parameter.grad
+    return torch.zeros_like(parameter) if gradient is None else gradient

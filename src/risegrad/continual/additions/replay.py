@@ -1,0 +1,52 @@
+"""Experience replay: examples of earlier tasks join every batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from risegrad.continual.additions.base import Addition, AdditionSettings, Training
+from risegrad.continual.additions.reservoir import Reservoir
+from risegrad.continual.checks import check_number
+from risegrad.continual.session import Ref
+
+
+@dataclass(frozen=True)
+class ReplaySettings(AdditionSettings):
+    """The memory, and how much of it a batch gets."""
+
+    name: str = "replay"
+    size: int = 500
+    """Examples in memory, over all tasks."""
+    batch: int = 0
+    """Examples of it that join each batch; 0: as many as the batch has."""
+    summary: ClassVar[str] = "experience replay: examples from a reservoir join every batch"
+
+    def __post_init__(self) -> None:
+        check_number("size", self.size, at_least=1, whole=True)
+        check_number("batch", self.batch, at_least=0, whole=True)
+
+    def make(self, seed: int) -> Replay:
+        return Replay(self, seed)
+
+
+class Replay(Addition):
+    """The memory learns of a task when its session is over; the loss is over all classes seen."""
+
+    name = "replay"
+
+    def __init__(self, settings: ReplaySettings, seed: int) -> None:
+        self.settings = settings
+        self.memory = Reservoir(settings.size, seed, "replay")
+
+    def replayed(self, task: int, epoch: int, batch: int, size: int) -> list[Ref]:
+        return self.memory.draw(self.settings.batch or size, task, epoch, batch)
+
+    def end(self, training: Training) -> None:
+        self.memory.see(training.session.task, training.session.examples)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.memory.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.memory.load_state_dict(state)

@@ -1,0 +1,74 @@
+"""Checkpoints that survive a kill at any moment, and say so when a file is damaged.
+
+A file is a line with the SHA-256 of what follows, and then what ``torch.save`` wrote. It is written
+beside its final name and renamed, so a name always stands for a whole file; the checksum catches
+what happens to the file afterwards. The last two are kept: a damaged one costs one step back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+KEEP = 2
+
+
+class Checkpoints:
+    """Numbered states in one folder; only the newest ``KEEP`` stay."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def save(self, state: dict[str, Any]) -> Path:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        numbers = self._numbers()
+        path = self._path(numbers[-1] + 1 if numbers else 0)
+        write_checked(path, state)
+        for number in numbers[: -(KEEP - 1)]:
+            self._path(number).unlink(missing_ok=True)
+        return path
+
+    def latest(self) -> dict[str, Any] | None:
+        """The newest state that can be read; damaged ones are named in a warning and removed."""
+        for number in reversed(self._numbers()):
+            path = self._path(number)
+            try:
+                return read_checked(path)
+            except ValueError as error:
+                warnings.warn(f"{error}; the one before it is used", stacklevel=2)
+                path.unlink(missing_ok=True)
+        return None
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{number:08d}.ckpt"
+
+    def _numbers(self) -> list[int]:
+        return sorted(int(path.stem) for path in self.folder.glob("*.ckpt") if path.stem.isdigit())
+
+
+def write_checked(path: Path, state: dict[str, Any]) -> None:
+    """Write atomically, with a checksum in front."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    body = buffer.getvalue()
+    partial = path.with_suffix(".partial")
+    with open(partial, "wb") as file:
+        file.write(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+
+
+def read_checked(path: Path) -> dict[str, Any]:
+    """Read what ``write_checked`` wrote; a ``ValueError`` names a damaged file."""
+    head, _, body = path.read_bytes().partition(b"\n")
+    if hashlib.sha256(body).hexdigest().encode() != head:
+        raise ValueError(f"checkpoint {path.name} in {path.parent} is damaged (checksum)")
+    state: dict[str, Any] = torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
+    return state

@@ -1,0 +1,1 @@
+"""Continual learning in language: text classification as text to text, with LoRA."""

@@ -1,0 +1,141 @@
+"""From settings to a stream of text tasks."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from risegrad.continual.language.examples import Example, Part, Source, checked
+from risegrad.continual.language.files import read_folder
+from risegrad.continual.language.settings import LanguageStreamSettings
+from risegrad.continual.language.tasks import ORDERS, POOL, TextTask
+from risegrad.continual.stream import Stream, Task
+from risegrad.continual.streams.picks import chosen, share
+
+HOLD_OUT, TRAIN, VALIDATION, TEST = range(4)  # purposes of choices: each has its own seed
+
+
+@dataclass(frozen=True)
+class TextSplit:
+    """Prompts with their answers; ``labels`` are positions in the task's labels, -1 for others."""
+
+    prompts: tuple[str, ...]
+    answers: tuple[str, ...]
+    labels: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+
+def build_stream(settings: LanguageStreamSettings) -> Stream[TextSplit]:
+    """All tasks, read and split; what a reader of a record must know is in the notes."""
+    found = {name: _source(settings, POOL[name]) for name in settings.order}
+    missing = [name for name, source in found.items() if source is None]
+    if missing:
+        raise FileNotFoundError(
+            f"neither a train nor a test file for {', '.join(missing)} in {settings.data!r} "
+            f"(NAME/train.json, NAME/test.json, or .json.gz); "
+            f"stream.leave_out={missing!r} leaves them out and says so in the record"
+        )
+    notes = _order_notes(settings)
+    tasks = []
+    for name, source in found.items():
+        assert source is not None
+        task, told = _task(POOL[name], source, settings)
+        tasks.append(task)
+        notes += told
+    return Stream(settings.name, tuple(tasks), tuple(notes))
+
+
+def _source(settings: LanguageStreamSettings, task: TextTask) -> Source | None:
+    if settings.source == "hub":
+        from risegrad.continual.language.hub import read_hub
+
+        return read_hub(task)
+    return read_folder(settings.data, task)
+
+
+def _order_notes(settings: LanguageStreamSettings) -> list[str]:
+    notes = []
+    if settings.name in ORDERS and settings.planned != ORDERS[settings.name]:
+        notes.append(f"differs from {settings.name}: tasks are {', '.join(settings.planned)}")
+    if settings.leave_out:
+        left = [task for task in settings.planned if task in settings.leave_out]
+        notes.append(f"left out of the stream: {', '.join(left)}")
+    return notes
+
+
+def _task(
+    task: TextTask, source: Source, settings: LanguageStreamSettings
+) -> tuple[Task[TextSplit], list[str]]:
+    train, test, notes = _halves(task, source, settings)
+    from_hub = settings.source == "hub"
+    sizes = (
+        settings.train_size or (task.train if from_hub else 0),
+        settings.test_size or (task.test if from_hub else 0),
+    )
+    train = _some(train, sizes[0], _key(settings, task, TRAIN))
+    aside = share(len(train), settings.validation)
+    picked, rest = chosen(np.arange(len(train)), aside, *_key(settings, task, VALIDATION))
+    parts = {
+        "train": [train[i] for i in rest],
+        "validation": [train[i] for i in picked],
+        "test": _some(test, sizes[1], _key(settings, task, TEST)),
+    }
+    for purpose in ("train", "test"):
+        if not parts[purpose]:
+            raise ValueError(f"{task.name}: there must be a {purpose} example, got none")
+    splits = {name: _split(task, examples, source.labels) for name, examples in parts.items()}
+    return Task(task.name, source.labels, **splits), notes
+
+
+def _halves(
+    task: TextTask, source: Source, settings: LanguageStreamSettings
+) -> tuple[list[Example], list[Example], list[str]]:
+    """Training and test examples; a file that serves as both is split by a fixed seed."""
+    notes: list[str] = []
+    usable: dict[str, list[Example]] = {}
+    for name, part in (("train", source.train), ("test", source.test)):
+        if part is not None:
+            usable[name], told = checked(part, task.name, source.labels, settings)
+            notes += told
+    if len(usable) == 2:
+        return usable["train"], usable["test"], notes
+    (name, examples), (other,) = next(iter(usable.items())), {"train", "test"} - set(usable)
+    there = source.train or source.test
+    assert isinstance(there, Part)
+    if settings.one_file == "stop":
+        raise FileNotFoundError(
+            f"{task.name}: there is no {other} split beside {there.where}; "
+            "stream.one_file='split' makes both of the one file"
+        )
+    count = share(len(examples), settings.held_out)
+    picked, rest = chosen(np.arange(len(examples)), count, *_key(settings, task, HOLD_OUT))
+    notes.append(
+        f"{task.name}: no {other} split; {count} of its {len(examples)} {name} examples are for "
+        f"testing, chosen by seed {settings.split_seed}"
+    )
+    return [examples[i] for i in rest], [examples[i] for i in picked], notes
+
+
+def _some(examples: list[Example], size: int, key: Sequence[int]) -> list[Example]:
+    if not size or size >= len(examples):
+        return examples
+    picked, _ = chosen(np.arange(len(examples)), size, *key)
+    return [examples[i] for i in picked]
+
+
+def _key(settings: LanguageStreamSettings, task: TextTask, purpose: int) -> tuple[int, int, int]:
+    return settings.split_seed, zlib.crc32(task.name.encode()), purpose
+
+
+def _split(task: TextTask, examples: Sequence[Example], labels: tuple[str, ...]) -> TextSplit:
+    places = {label: place for place, label in enumerate(labels)}
+    return TextSplit(
+        prompts=tuple(task.prompt(example.sentence, labels) for example in examples),
+        answers=tuple(example.label for example in examples),
+        labels=tuple(places.get(example.label, -1) for example in examples),
+    )

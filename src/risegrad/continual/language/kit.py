@@ -1,0 +1,128 @@
+"""What every language host works with: the stream, the model, tokens, budgets, rule, devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from risegrad.continual.budget import Budget
+from risegrad.continual.devices import Devices
+from risegrad.continual.language.build import TextSplit
+from risegrad.continual.language.encoder import LabelHead
+from risegrad.continual.language.items import Answered, TextBatch, TextItems
+from risegrad.continual.language.model import LanguageModel
+from risegrad.continual.language.tasks import ANSWER
+from risegrad.continual.language.tokens import Limit, Tokens, tokenized
+from risegrad.continual.rules import Rule
+from risegrad.continual.seeds import generator_for
+from risegrad.continual.stream import Stream
+from risegrad.continual.train import Loop
+
+
+@dataclass
+class LanguageKit:
+    """The parts that hosts share."""
+
+    stream: Stream[TextSplit]
+    model: LanguageModel
+    rule: Rule
+    adapter: Budget
+    head: Budget
+    loop: Loop
+    devices: Devices
+    seed: int
+    bucket: bool = True
+    cache: Path | None = None
+    classifier: LabelHead | None = field(default=None, init=False)
+    """Of an encoder only."""
+    _answered: dict[tuple[int, str], Answered] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        device = self.devices.device
+        self.model.module.to(device)
+        if self.model.kind == "encoder":
+            width = int(self.model.net.config.hidden_size)
+            generator = generator_for(self.seed, "head")
+            self.classifier = LabelHead(width, self.labels, generator).to(device)
+        settings, tokenizer = self.model.settings, self.model.tokenizer
+        ending = _ending(tokenizer)
+        asking = len(tokenizer(ANSWER, add_special_tokens=False)["input_ids"])
+        tail = ending + (asking if settings.cut == "text" else 0)
+        self.limit = Limit(settings.source_length, tail)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """All label texts of the stream, each once, as they first come."""
+        return tuple(dict.fromkeys(label for task in self.stream for label in task.classes))
+
+    def named_rule(self, default: str) -> Rule:
+        return self.rule if self.rule.name else replace(self.rule, name=default)
+
+    def answered(self, task: int, split: str) -> Answered:
+        """A split as tokens, made when it is first asked for."""
+        if (task, split) not in self._answered:
+            self._answered[task, split] = self._tokens(getattr(self.stream[task], split))
+        return self._answered[task, split]
+
+    def items(self, task: int) -> TextItems:
+        """Training examples of this task and those before it, which a memory may ask for."""
+        if self.model.kind == "encoder":
+            for earlier in range(task + 1):
+                self._check_labels(earlier)
+        tasks = {t: self.answered(t, "train") for t in range(task + 1)}
+        return TextItems(self.model.kind, tasks, int(self.model.tokenizer.pad_token_id))
+
+    def written(self, text: str) -> Tensor:
+        """An answer as tokens, with the end that a model has to write."""
+        tokenizer = self.model.tokenizer
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        ids = ids[: self.model.settings.target_length - 1]
+        return torch.tensor([*ids, tokenizer.eos_token_id])
+
+    def loss(self, batch: TextBatch) -> Tensor:
+        """Mean over the tokens of all answers; for an encoder, over examples."""
+        if self.classifier is not None:
+            logits = self.classifier(self.model.net, batch.source, batch.mask)
+            return torch.nn.functional.cross_entropy(logits, batch.targets)
+        out = self.model.net(
+            input_ids=batch.source,
+            attention_mask=batch.mask,
+            labels=batch.targets,
+            use_cache=False,
+        )
+        loss: Tensor = out.loss
+        return loss
+
+    def _tokens(self, split: TextSplit) -> Answered:
+        prompts: Tokens = tokenized(self.model.tokenizer, split.prompts, self.limit, self.cache)
+        texts = tuple(dict.fromkeys(split.answers))
+        places = {text: place for place, text in enumerate(texts)}
+        classes = {label: place for place, label in enumerate(self.labels)}
+        writes = self.model.kind != "encoder"
+        return Answered(
+            prompts,
+            tuple(places[answer] for answer in split.answers),
+            tuple(self.written(text) for text in texts) if writes else (),
+            tuple(classes.get(answer, -1) for answer in split.answers),
+        )
+
+    def _check_labels(self, task: int) -> None:
+        unknown = sum(place < 0 for place in self.stream[task].train.labels)
+        if unknown:
+            raise ValueError(
+                f"an encoder can only learn labels of the label set, got {unknown} others in the "
+                f"training examples of {self.stream[task].name}: set stream.unknown_labels='drop'"
+            )
+
+
+def _ending(tokenizer: object) -> int:
+    """How many special tokens stand at the end of every text."""
+    ids: list[int] = tokenizer("a")["input_ids"]  # type: ignore[operator]
+    special = set(tokenizer.all_special_ids)  # type: ignore[attr-defined]
+    count = 0
+    while count < len(ids) and ids[-1 - count] in special:
+        count += 1
+    return count

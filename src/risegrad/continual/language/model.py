@@ -1,0 +1,129 @@
+"""Language models from transformers, with LoRA: encoder-decoders, decoders and encoders."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import nn
+
+from risegrad.continual.checks import check_choice, check_number
+from risegrad.continual.language.lora import StackedLora, add_lora
+
+KINDS = ("auto", "seq2seq", "decoder", "encoder")
+
+
+@dataclass(frozen=True)
+class LanguageModelSettings:
+    """Which model, its LoRA, and how much text it reads and writes."""
+
+    name: str = "google-t5/t5-large"
+    """A name on the hub."""
+    weights: str = ""
+    """A local folder in the form of transformers; given, it is used instead of the hub."""
+    kind: Literal["auto", "seq2seq", "decoder", "encoder"] = "auto"
+    rank: int = 8
+    alpha: float = 32.0
+    dropout: float = 0.1
+    """Of LoRA's input. The model's own dropout is as its configuration says."""
+    targets: tuple[str, ...] = ()
+    """Last parts of the names of the layers that get LoRA; empty: q and v, by whatever name."""
+    source_length: int = 512
+    """Most tokens of a prompt."""
+    target_length: int = 50
+    """Most tokens of an answer, given or generated."""
+    cut: Literal["end", "text"] = "end"
+    """Where a longer prompt is cut: at its end, as the benchmark does, which loses "Answer:"; or
+    in the text before it."""
+
+    def __post_init__(self) -> None:
+        check_choice("kind", self.kind, KINDS)
+        check_choice("cut", self.cut, ("end", "text"))
+        check_number("rank", self.rank, at_least=1, whole=True)
+        check_number("alpha", self.alpha, above=0)
+        check_number("dropout", self.dropout, at_least=0, below=1)
+        check_number("source_length", self.source_length, at_least=8, whole=True)
+        check_number("target_length", self.target_length, at_least=1, whole=True)
+
+
+@dataclass
+class LanguageModel:
+    """A frozen model with LoRA layers. ``net`` and ``tokenizer`` are transformers' own."""
+
+    kind: Literal["seq2seq", "decoder", "encoder"]
+    net: Any
+    tokenizer: Any
+    layers: dict[str, StackedLora]
+    settings: LanguageModelSettings
+
+    @property
+    def module(self) -> nn.Module:
+        module: nn.Module = self.net
+        return module
+
+    @property
+    def model_type(self) -> str:
+        return str(self.net.config.model_type)
+
+    def accepts(self, argument: str) -> bool:
+        return argument in inspect.signature(self.net.forward).parameters
+
+
+def load_model(settings: LanguageModelSettings) -> LanguageModel:
+    """The model and its tokenizer, with LoRA layers that do nothing yet."""
+    import transformers
+
+    place = settings.weights or settings.name
+    if settings.weights and not Path(place).expanduser().is_dir():
+        raise FileNotFoundError(
+            f"model.weights must be a folder in the form of transformers, got {place!r}"
+        )
+    place = str(Path(place).expanduser()) if settings.weights else place
+    try:
+        config = transformers.AutoConfig.from_pretrained(place)
+        kind = _kind(settings, config)
+        classes: dict[str, Any] = {
+            "seq2seq": transformers.AutoModelForSeq2SeqLM,
+            "decoder": transformers.AutoModelForCausalLM,
+            "encoder": transformers.AutoModel,
+        }
+        net = classes[kind].from_pretrained(place, config=config)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(place)
+    except (OSError, ValueError) as error:
+        hint = "" if settings.weights else "; without a network give model.weights=FOLDER"
+        raise RuntimeError(f"model {place!r} could not be loaded{hint} ({error})") from error
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    net.float()
+    return wrap(net, tokenizer, settings, kind)
+
+
+def wrap(
+    net: Any,
+    tokenizer: Any,
+    settings: LanguageModelSettings,
+    kind: Literal["seq2seq", "decoder", "encoder"] = "seq2seq",
+) -> LanguageModel:
+    """A model of transformers with LoRA put in."""
+    layers = add_lora(
+        net,
+        str(net.config.model_type),
+        settings.targets,
+        settings.rank,
+        settings.alpha,
+        settings.dropout,
+    )
+    net.eval()
+    return LanguageModel(kind, net, tokenizer, layers, settings)
+
+
+def _kind(settings: LanguageModelSettings, config: Any) -> Literal["seq2seq", "decoder", "encoder"]:
+    if settings.kind != "auto":
+        return settings.kind
+    if config.is_encoder_decoder:
+        return "seq2seq"
+    names = getattr(config, "architectures", None) or []
+    writes = any("CausalLM" in name or "LMHeadModel" in name for name in names)
+    return "decoder" if writes else "encoder"

@@ -1,0 +1,39 @@
+"""One run, from plain settings to a result: the domains share everything but their parts."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from risegrad.continual.checks import check_choice
+from risegrad.continual.progress import Report
+
+DOMAINS: dict[str, str] = {
+    "vision": "risegrad.continual.vision.run",
+    "language": "risegrad.continual.language.run",
+}
+"""Modules with ``read_config``, ``estimate`` and ``perform`` of their own."""
+
+
+def read_config(plain: Mapping[str, Any]) -> Any:
+    """The settings of a run; a ``ValueError`` names the place of a mistake."""
+    return _domain(str(plain.get("domain", "vision"))).read_config(plain)
+
+
+def estimate(settings: Any) -> dict[str, Any]:
+    """How much work a run is: counts that add up over runs."""
+    counts: dict[str, Any] = _domain(settings.domain).estimate(settings)
+    return counts
+
+
+def perform(settings: Any, folder: Path, report: Report) -> dict[str, Any]:
+    """Learn the stream, going on from checkpoints in ``folder``; the result, plain data."""
+    result: dict[str, Any] = _domain(settings.domain).perform(settings, folder, report)
+    return result
+
+
+def _domain(name: str) -> Any:
+    check_choice("domain", name, DOMAINS)
+    return importlib.import_module(DOMAINS[name])

@@ -1,0 +1,84 @@
+"""What a host hands to the loop for one task: groups of parameters, data, and a loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from torch import Tensor, device, nn
+from torch.nn import Parameter
+
+from risegrad.continual.budget import Budget
+from risegrad.continual.rules import Rule
+
+Ref = tuple[int, int]
+"""One training example: (task, index in that task's training split)."""
+
+
+class Batch(Protocol):
+    """What a loss is computed on; the loop only counts it and moves it."""
+
+    def __len__(self) -> int: ...
+
+    def to(self, target: device) -> Batch: ...
+
+
+B_co = TypeVar("B_co", covariant=True, bound=Batch)
+
+
+class Items(Protocol[B_co]):
+    """Training examples by reference. Picklable, so that worker processes can fetch them."""
+
+    def fetch(self, refs: Sequence[Ref], epoch: int) -> B_co: ...
+
+
+@dataclass(frozen=True)
+class Group:
+    """Parameters that train together: one optimizer, one budget, one rule."""
+
+    name: str
+    parameters: dict[str, Parameter]
+    budget: Budget
+    rule: Rule
+
+
+@dataclass(frozen=True)
+class Session:
+    """One task's training. ``loss(batch, every_class)`` is the mean over the batch.
+
+    ``every_class`` asks for a loss over all classes seen so far instead of the task's own: replayed
+    examples of earlier tasks need it.
+    """
+
+    task: int
+    examples: int
+    """How many training examples the task has; one epoch passes over each once."""
+    groups: tuple[Group, ...]
+    module: nn.Module
+    """Holds the trained modules: put in training mode, and its buffers are guarded."""
+    items: Items[Batch]
+    loss: Callable[[Any, bool], Tensor]
+    logits: Callable[[Any], Tensor] | None = None
+    """Scores of all classes seen so far, for additions that need them (distillation)."""
+    loss_of_logits: Callable[[Tensor, Any, bool], Tensor] | None = None
+    """``loss`` from scores that are there already, so that one pass serves both."""
+    seen_before: int = 0
+    """How many classes came before this task."""
+    lengths: Sequence[int] | None = None
+    """Of the training examples: those of about one length share a batch. None: any with any."""
+    linears: dict[str, nn.Linear] = field(default_factory=dict)
+    """Trained linear layers by the name of their weight, for additions that look at inputs."""
+
+    @property
+    def parameters(self) -> dict[str, Parameter]:
+        """Those of all groups, by full name: the group's and the parameter's own."""
+        return {
+            f"{group.name}.{name}": parameter
+            for group in self.groups
+            for name, parameter in group.parameters.items()
+        }
+
+    @property
+    def epochs(self) -> int:
+        return max((group.budget.epochs for group in self.groups), default=0)

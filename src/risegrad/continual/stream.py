@@ -1,0 +1,56 @@
+"""A stream: tasks in the order in which they come, each with training, validation and test data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+
+class Split(Protocol):
+    """Data of one task for one purpose. What an item is, the domain's host knows."""
+
+    def __len__(self) -> int: ...
+
+
+S = TypeVar("S", bound=Split)
+
+
+@dataclass(frozen=True)
+class Task(Generic[S]):
+    """One task. ``classes`` are the names of its labels, in the order of the labels."""
+
+    name: str
+    classes: tuple[str, ...]
+    train: S
+    validation: S
+    test: S
+
+    def sizes(self) -> dict[str, int]:
+        return {
+            "train": len(self.train),
+            "validation": len(self.validation),
+            "test": len(self.test),
+        }
+
+
+@dataclass(frozen=True)
+class Stream(Generic[S]):
+    """Tasks in their order, and what a reader of the record has to know about them."""
+
+    name: str
+    tasks: tuple[Task[S], ...]
+    notes: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        if not self.tasks:
+            raise ValueError(f"stream {self.name!r} must have at least one task, got none")
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    def __getitem__(self, index: int) -> Task[S]:
+        return self.tasks[index]
+
+    def __iter__(self) -> Iterator[Task[S]]:
+        return iter(self.tasks)

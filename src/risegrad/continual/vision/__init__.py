@@ -1,0 +1,1 @@
+"""Vision: backbones, adapters, heads, and the way from images to features."""

@@ -1,0 +1,146 @@
+"""Frozen ViTs from timm: from the hub, from a local file, or made small and new."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from risegrad.continual.checks import check_number
+
+
+@dataclass(frozen=True)
+class ViTSettings:
+    """Which ViT, where its weights come from, and the adapters that hosts put beside its blocks."""
+
+    name: str = "vit_base_patch16_224.augreg_in21k"
+    """Any ViT that timm knows."""
+    weights: str = ""
+    """A local state dict (.safetensors, or .pt/.pth read with weights_only); empty: timm's hub."""
+    pretrained: bool = True
+    """Whether to load weights at all. Without, see ``base_epochs``."""
+    width: int = 0
+    """Of a small new model: embedding width; 0 keeps the named model's own, as with the next."""
+    depth: int = 0
+    heads: int = 0
+    patch: int = 0
+    adapter_width: int = 64
+    adapter_scale: float = 0.1
+    adapter_dropout: float = 0.1
+    base_epochs: int = 0
+    """Train the whole backbone on the first task before the stream, in place of pretraining."""
+    base_lr: float = 1e-3
+
+    def __post_init__(self) -> None:
+        for field in ("width", "depth", "heads", "patch", "base_epochs"):
+            check_number(field, getattr(self, field), at_least=0, whole=True)
+        check_number("adapter_width", self.adapter_width, at_least=1, whole=True)
+        check_number("adapter_scale", self.adapter_scale, above=0)
+        check_number("adapter_dropout", self.adapter_dropout, at_least=0, below=1)
+        check_number("base_lr", self.base_lr, above=0)
+        if self.weights and not self.pretrained:
+            raise ValueError("pretrained must be true where weights are given, got false")
+
+
+SHAPE_OPTIONS = {
+    "width": "embed_dim",
+    "depth": "depth",
+    "heads": "num_heads",
+    "patch": "patch_size",
+}
+
+
+def load_backbone(settings: ViTSettings, image_size: int, seed: int = 0) -> nn.Module:
+    """The ViT without its head, frozen, in evaluation mode, for square images of ``image_size``."""
+    options: dict[str, Any] = {
+        option: getattr(settings, field)
+        for field, option in SHAPE_OPTIONS.items()
+        if getattr(settings, field)
+    }
+    model = _create(settings, image_size, seed, options)
+    if settings.weights:
+        _load_file(model, Path(settings.weights))
+    model.eval()
+    return model.requires_grad_(False)
+
+
+def _create(
+    settings: ViTSettings, image_size: int, seed: int, options: dict[str, Any]
+) -> nn.Module:
+    import timm
+    from timm.models.vision_transformer import VisionTransformer
+
+    from_hub = settings.pretrained and not settings.weights
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            model = timm.create_model(
+                settings.name, pretrained=from_hub, num_classes=0, img_size=image_size, **options
+            )
+        except Exception as error:
+            raise RuntimeError(_creation_failed(settings, from_hub, error)) from error
+    if not isinstance(model, VisionTransformer):
+        raise ValueError(
+            f"model.name must be a timm VisionTransformer, got {settings.name!r} "
+            f"({type(model).__name__})"
+        )
+    return model
+
+
+def _creation_failed(settings: ViTSettings, from_hub: bool, error: Exception) -> str:
+    hint = (
+        "; its weights come from the Hugging Face hub: give a local file with "
+        "model.weights=PATH where there is no network"
+        if from_hub
+        else ""
+    )
+    return f"model.name {settings.name!r} could not be made by timm{hint} ({error})"
+
+
+def _load_file(model: Any, path: Path) -> None:
+    from timm.models.vision_transformer import checkpoint_filter_fn
+
+    if not path.is_file():
+        raise FileNotFoundError(f"model.weights must be a file, got {str(path)!r}")
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            state = load_file(path)
+        else:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise RuntimeError(f"model.weights {path.name!r} cannot be read ({error})") from error
+    state = checkpoint_filter_fn(state, model)  # resamples position embeddings to the image size
+    missing, unexpected = model.load_state_dict(state, strict=False)
+    unexpected = [name for name in unexpected if not name.startswith("head")]
+    if missing or unexpected:
+        raise ValueError(
+            f"model.weights {path.name!r} must fit the model; missing {missing[:5]}, "
+            f"unexpected {unexpected[:5]}"
+        )
+
+
+def feature_width(vit: nn.Module) -> int:
+    width: int = vit.num_features  # type: ignore[assignment]
+    return width
+
+
+def features(vit: Any, images: Tensor, adapters: nn.ModuleList | None = None) -> Tensor:
+    """The ViT's pooled features after its last norm, with an adapter beside every block if given.
+
+    Beside a pre-norm block, with ``h`` the sum after attention: ``h + MLP(LN h) + adapter(h)``, so
+    the adapter sees ``h`` as it is, not normalized. The ViT itself is not changed by this.
+    """
+    x = vit.norm_pre(vit.patch_drop(vit._pos_embed(vit.patch_embed(images))))
+    if adapters is None:
+        x = vit.blocks(x)
+    else:
+        for block, adapter in zip(vit.blocks, adapters, strict=True):
+            h = x + block.drop_path1(block.ls1(block.attn(block.norm1(x))))
+            x = h + block.drop_path2(block.ls2(block.mlp(block.norm2(h)))) + adapter(h)
+    pooled: Tensor = vit.forward_head(vit.norm(x), pre_logits=True)
+    return pooled

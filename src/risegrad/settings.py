@@ -1,0 +1,222 @@
+"""Settings: plain mappings, as TOML and JSON have them, read strictly into frozen dataclasses.
+
+``read`` checks every key and type and names the place of a mistake, ``as_plain`` is its inverse,
+and ``digest`` names a configuration by what it says.
+
+>>> from dataclasses import dataclass
+>>> @dataclass(frozen=True)
+... class Rule:
+...     name: str
+...     q: int = 1
+>>> rule = read(Rule, {"name": "rise", "q": 4}, "rule")
+>>> rule
+Rule(name='rise', q=4)
+>>> read(Rule, {"name": "rise", "Q": 4}, "rule")
+Traceback (most recent call last):
+    ...
+ValueError: rule.Q: unknown, did you mean 'q'? There are name, q
+>>> override({"rule": as_plain(rule)}, "rule.q=8")
+{'rule': {'name': 'rise', 'q': 8}}
+"""
+
+import difflib
+import hashlib
+import json
+import math
+import tomllib
+import types
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+
+
+def read(cls: type[T], mapping: Mapping[str, Any], where: str = "") -> T:
+    """An instance of the dataclass ``cls``; a ``ValueError`` names the dotted place of a mistake.
+
+    Fields may be str, int, float, bool, ``Literal``, tuples, ``dict[str, X]``, unions and other
+    dataclasses. An int passes for a float, a bool never for an int. TOML has no null: where None
+    is allowed, the word ``"none"`` stands for it.
+    """
+    if not isinstance(mapping, Mapping):
+        raise _wrong(where, "a table", mapping)
+    known = {field.name: field for field in fields(cls) if field.init}  # type: ignore[arg-type]
+    for key in mapping:
+        if key not in known:
+            raise ValueError(f"{_join(where, key)}: {unknown(key, known)}")
+    for name, field in known.items():
+        if name not in mapping and _required(field):
+            raise ValueError(f"{_join(where, name)}: missing")
+    hints = get_type_hints(cls)
+    values = {key: _value(hints[key], value, _join(where, key)) for key, value in mapping.items()}
+    try:
+        return cls(**values)
+    except (ValueError, TypeError) as error:  # from the dataclass's own checks
+        raise ValueError(f"{where}: {error}" if where else str(error)) from error
+
+
+def as_plain(instance: Any) -> Any:
+    """What JSON can hold: dataclasses as dicts, tuples as lists. The inverse of ``read``."""
+    if is_dataclass(instance) and not isinstance(instance, type):
+        return {f.name: as_plain(getattr(instance, f.name)) for f in fields(instance) if f.init}
+    if isinstance(instance, Mapping):
+        return {key: as_plain(value) for key, value in instance.items()}
+    if isinstance(instance, tuple | list):
+        return [as_plain(value) for value in instance]
+    return instance
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """``over`` laid over ``base``, table by table and key by key; neither is changed."""
+    merged = dict(base)
+    for key, value in over.items():
+        below = merged.get(key)
+        both = isinstance(below, Mapping) and isinstance(value, Mapping)
+        merged[key] = merge(below, value) if both else value  # type: ignore[arg-type]
+    return merged
+
+
+def override(mapping: Mapping[str, Any], assignment: str) -> dict[str, Any]:
+    """The mapping with one value replaced: ``"host.q=8"``; the value is TOML or a bare word."""
+    place, equals, text = assignment.partition("=")
+    if not equals or not all(part.strip() for part in place.split(".")):
+        raise ValueError(f"an override must look like section.key=value, got {assignment!r}")
+    return place_value(mapping, place, _parsed(text.strip(), assignment))
+
+
+def place_value(mapping: Mapping[str, Any], place: str, value: Any) -> dict[str, Any]:
+    """The mapping with ``value`` at a dotted place; tables on the way are made if need be."""
+    parts = [part.strip() for part in place.split(".")]
+    below: Any = mapping
+    for depth, part in enumerate(parts[:-1], start=1):
+        below = below.get(part, {})
+        if not isinstance(below, Mapping):
+            raise ValueError(f"{place}: {'.'.join(parts[:depth])} is a value, not a table")
+    for part in reversed(parts):
+        value = {part: value}
+    return merge(mapping, value)
+
+
+def digest(plain: Any) -> str:
+    """SHA-256 of the canonical JSON: the same for the same content in whatever order."""
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def unknown(name: str, known: Iterable[str]) -> str:
+    """The words for a name that does not exist: the nearest that does, and all of them."""
+    names = list(known)
+    near = difflib.get_close_matches(name.lower(), [n.lower() for n in names], n=1)
+    nearest = next((n for n in names if near and n.lower() == near[0]), None)
+    hint = f", did you mean {nearest!r}?" if nearest else "."
+    return f"unknown{hint} There are {', '.join(names)}" if names else "unknown, nothing is allowed"
+
+
+def _required(field: Field[Any]) -> bool:
+    return field.default is MISSING and field.default_factory is MISSING
+
+
+def _join(where: str, key: object) -> str:
+    return f"{where}.{key}" if where else str(key)
+
+
+def _parsed(text: str, assignment: str) -> Any:
+    try:
+        found = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError as error:
+        if text[:1] in ("", "[", "{", '"', "'"):
+            raise ValueError(f"{assignment!r} has no TOML value after '=': {error}") from None
+        return text
+    if list(found) != ["value"]:  # a line break in the text began a new key
+        raise ValueError(f"one value at a time, got {assignment!r}")
+    return found["value"]
+
+
+def _value(hint: Any, value: Any, where: str) -> Any:
+    """``value`` as the type ``hint`` says it."""
+    origin, args = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return value
+    if origin in (Union, types.UnionType):
+        return _one_of(args, value, where)
+    if origin is Literal:
+        if not any(type(value) is type(word) and value == word for word in args):
+            raise _wrong(where, f"one of {', '.join(map(repr, args))}", value)
+        return value
+    if origin is tuple:
+        return _tuple(hint, args, value, where)
+    if origin is dict:
+        if not isinstance(value, Mapping):
+            raise _wrong(where, "a table", value)
+        return {key: _value(args[1], item, _join(where, key)) for key, item in value.items()}
+    if is_dataclass(hint):
+        return value if isinstance(value, hint) else read(hint, value, where)  # type: ignore[arg-type]
+    return _scalar(hint, value, where)
+
+
+def _scalar(hint: Any, value: Any, where: str) -> Any:
+    if hint is float and type(value) in (int, float):
+        if not math.isfinite(value):
+            raise _wrong(where, "a finite number", value)
+        return float(value)
+    if hint not in _WORDS:
+        raise TypeError(f"{where}: settings cannot hold {hint}")
+    if type(value) is not hint:
+        raise _wrong(where, _WORDS[hint], value)
+    return value
+
+
+def _tuple(hint: Any, args: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        raise _wrong(where, _words(hint), value)
+    if args[-1] is not Ellipsis and len(args) != len(value):
+        raise _wrong(where, _words(hint), value)
+    kinds = [args[0]] * len(value) if args[-1] is Ellipsis else args
+    return tuple(
+        _value(kind, item, f"{where}[{n}]")
+        for n, (kind, item) in enumerate(zip(kinds, value, strict=True))
+    )
+
+
+def _one_of(args: tuple[Any, ...], value: Any, where: str) -> Any:
+    """The first kind of a union that fits; with one kind beside None, that kind's own message."""
+    kinds = [kind for kind in args if kind is not type(None)]
+    if len(kinds) < len(args) and (value is None or value == "none"):
+        return None
+    for kind in kinds[:-1]:
+        try:
+            return _value(kind, value, where)
+        except ValueError:
+            continue
+    try:
+        return _value(kinds[-1], value, where)
+    except ValueError:
+        if len(kinds) == 1:
+            raise
+        raise _wrong(where, " or ".join(map(_words, args)), value) from None
+
+
+_WORDS = {str: "a text", int: "an integer", float: "a number", bool: "true or false"}
+
+
+def _words(hint: Any) -> str:
+    """A type in words."""
+    args = get_args(hint)
+    if get_origin(hint) is tuple:
+        if args[-1] is Ellipsis:
+            return f"a list ({_words(args[0])} each)"
+        return f"a list of {len(args)} ({', '.join(map(_words, args))})"
+    if get_origin(hint) is Literal:
+        return f"one of {', '.join(map(repr, args))}"
+    if hint is type(None):
+        return '"none"'
+    return _WORDS.get(hint, "a table")
+
+
+def _wrong(where: str, expected: str, value: Any) -> ValueError:
+    if isinstance(value, Mapping):
+        got = "a table"
+    else:
+        got = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}..."
+    return ValueError(f"{where or 'the settings'}: expected {expected}, got {got}")

@@ -1,0 +1,109 @@
+"""Every addition on every host that it composes with; and runs that were killed."""
+
+import itertools
+
+import pytest
+
+from risegrad.continual.additions import ADDITIONS
+from risegrad.continual.hosts import HOSTS
+from risegrad.continual.run import perform, read_config
+
+ANYWHERE = ("adapter-classifier", "zo-fc", "zo-fc-rise")
+COMPOSES = [
+    *itertools.product(ANYWHERE, ["replay", "ewc", "lwf", "gpm", "all-classes"]),
+    *itertools.product(("adapter-classifier", "zo-fc-rise"), ["agem", "sam"]),
+    *itertools.product(
+        ("learnable-classifier",), ["replay", "ewc", "lwf", "agem", "sam", "all-classes"]
+    ),
+    ("aper", "sam"),
+    ("ease", "sam"),
+]
+ALL_AT_ONCE = [
+    {"name": "replay", "size": 6, "batch": 3},
+    {"name": "ewc", "weight": 1.0, "samples": 5},
+    {"name": "lwf"},
+    {"name": "sam"},
+    {"name": "agem", "size": 6, "batch": 3},
+    {"name": "gpm", "samples": 5, "batch": 2},
+]
+"""Small memories, so that what they hold and draw matters."""
+
+
+def quiet(news):
+    pass
+
+
+class Killed(Exception):
+    pass
+
+
+def killer(key, task):
+    """Raises at the first news about ``key`` in a task, counted from 1; epochs: the second."""
+    now = {}
+
+    def report(news):
+        now.update(news)
+        here = now.get("task") == task and key in news
+        if here and (key != "epoch" or news["epoch"] == 2):
+            raise Killed
+
+    return report
+
+
+@pytest.fixture(scope="module")
+def plain_runs():
+    """Runs without additions, by host."""
+    return {}
+
+
+@pytest.mark.parametrize(("host", "name"), COMPOSES)
+def test_all_that_composes_runs_and_changes_something(digits, tmp_path, plain_runs, host, name):
+    # An exact step on a local loss never moves old rows of a head: there EWC has nothing to hold.
+    rule = "rise" if host == "learnable-classifier" else ""
+    found = perform(read_config(digits(host, [name], rule)), tmp_path / "with", quiet)
+    if host not in plain_runs:
+        plain_runs[host] = perform(read_config(digits(host, [], rule)), tmp_path / "other", quiet)
+    plain = plain_runs[host]
+    assert len(found["scores"]["accuracy"]["matrix"]) == 2
+    assert {row["task"] for row in found["losses"]} == ({0} if host == "aper" else {0, 1})
+    changed = [
+        one["loss"] != other["loss"]
+        for one, other in zip(found["losses"], plain["losses"], strict=True)
+    ]
+    # What holds the past has no part in the first session; a loss is the last to show a change.
+    assert changed[-1]
+    assert name == "sam" or not any(changed[:3])
+
+
+def test_the_lists_here_are_all_there_is():
+    assert {host for host, _ in COMPOSES} == set(HOSTS) - {"simple-cil"}
+    assert {name for _, name in COMPOSES} == set(ADDITIONS)
+
+
+@pytest.mark.parametrize(
+    ("key", "task"), [("epoch", 2), ("task", 2), ("union", 2), ("union", 1), ("epoch", 1)]
+)
+def test_a_killed_run_gives_the_same_matrix(digits, tmp_path, key, task):
+    """Within a session, between two, and after the additions ended one but before it was saved."""
+    settings = read_config(digits("adapter-classifier", ALL_AT_ONCE, "rise"))
+    whole = perform(settings, tmp_path / "whole", quiet)
+    with pytest.raises(Killed):
+        perform(settings, tmp_path / "killed", killer(key, task))
+    again = perform(settings, tmp_path / "killed", quiet)
+    for part in ("scores", "losses", "trainable"):
+        assert again[part] == whole[part]
+
+
+def test_also_with_features_that_were_kept(digits, tmp_path):
+    settings = read_config(digits("learnable-classifier", [*ALL_AT_ONCE[:2], ALL_AT_ONCE[4]]))
+    whole = perform(settings, tmp_path / "whole", quiet)
+    with pytest.raises(Killed):
+        perform(settings, tmp_path / "killed", killer("epoch", 2))
+    assert perform(settings, tmp_path / "killed", quiet)["losses"] == whole["losses"]
+
+
+def test_worker_processes_change_nothing(digits, tmp_path):
+    plain = digits("adapter-classifier", ALL_AT_ONCE)
+    here = perform(read_config(plain), tmp_path / "here", quiet)
+    there = plain | {"loop": plain["loop"] | {"workers": 1}}
+    assert perform(read_config(there), tmp_path / "there", quiet)["losses"] == here["losses"]

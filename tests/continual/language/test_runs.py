@@ -1,0 +1,189 @@
+"""Whole runs on a few texts: every host and rule, additions, resuming, and the record."""
+
+import pytest
+import torch
+
+from continual.language.tiny_text import config, save_model
+from risegrad.continual.devices import Devices
+from risegrad.continual.language.run import make_host
+from risegrad.continual.progress import silent
+from risegrad.continual.run import estimate, perform, read_config
+from risegrad.continual.train import SessionTraining
+
+HOSTS = ("seq-lora", "inc-lora", "o-lora")
+
+
+def run(plain, folder, report=silent):
+    return perform(read_config(plain), folder, report)
+
+
+def without_times(result):
+    return {name: value for name, value in result.items() if name != "seconds"}
+
+
+def test_the_record_has_both_scores_zero_shot_and_transfer(data, weights, tmp_path):
+    found = run(config(data, weights), tmp_path)
+    assert found["main_score"] == "exact_match"
+    assert set(found["scores"]) == set(found["before"]) == {"exact_match", "constrained"}
+    matrix = found["scores"]["exact_match"]["matrix"]
+    assert [len(row) for row in matrix] == [2, 3, 3]
+    metrics, before = found["metrics"], found["before"]["exact_match"]
+    assert metrics["avg"] == pytest.approx(sum(matrix[2]) / 3)
+    assert metrics["last"] == matrix[2][2]
+    expected = (matrix[0][1] - before[1] + matrix[1][2] - before[2]) / 2
+    assert metrics["forward_transfer"] == pytest.approx(expected)
+    assert {"constrained_avg", "constrained_last", "constrained_forgetting"} <= set(metrics)
+    union = found["scores"]["exact_match"]["union"]
+    assert union[0] == pytest.approx(matrix[0][0])  # the task ahead is not in it
+
+
+def test_without_zero_shot_rows_end_at_the_diagonal(data, weights, tmp_path):
+    found = run(config(data, weights, host={"zero_shot": False}), tmp_path)
+    assert [len(row) for row in found["scores"]["constrained"]["matrix"]] == [1, 2, 3]
+    assert found["before"] == {}
+    assert "forward_transfer" not in found["metrics"]
+
+
+@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize(
+    "rule",
+    [{"name": "zo", "q": 1}, {"name": "rise"}, {"name": "rise", "on": "update"},
+     {"name": "mean-matched", "on": "update"}],
+    ids=lambda rule: "-".join(map(str, rule.values())),
+)  # fmt: skip
+def test_every_host_learns_by_every_rule(data, weights, tmp_path, host, rule):
+    plain = config(data, weights, host={"name": host, "zero_shot": False}, rule=rule)
+    found = run(plain, tmp_path)
+    assert len(found["losses"]) == 3
+    assert found["trainable"]["lora"] == 12 * 2 * 2 * 16
+
+
+def test_training_lowers_the_loss(data, weights, tmp_path):
+    stream = {"tasks": ["SST-2"]}
+    plain = config(data, weights, stream=stream, adapter={"lr": 0.02, "epochs": 12})
+    losses = [entry["loss"] for entry in run(plain, tmp_path)["losses"]]
+    assert losses[-1] < 0.7 * losses[0]
+
+
+class KilledHere(Exception):
+    pass
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_killed_run_goes_on_to_the_same_end(data, weights, tmp_path, host):
+    """Killed before the first task, in the second epoch of the second, and before the third."""
+    plain = config(
+        data,
+        weights,
+        host={"name": host},
+        rule={"name": "rise"},
+        adapter={"epochs": 2},
+        loop={"checkpoint_seconds": 0, "batch": 6},
+    )
+    whole = run(plain, tmp_path / "whole")
+    batches = 0
+
+    def killer(task=0, batch=0):
+        def kill(news):
+            nonlocal batches
+            batches += "batch" in news
+            if news.get("task") == task or ("batch" in news and batches == batch):
+                raise KilledHere
+
+        return kill
+
+    for death in (killer(task=1), killer(batch=7), killer(task=3)):
+        with pytest.raises(KilledHere):
+            run(plain, tmp_path / "killed", death)
+    assert without_times(run(plain, tmp_path / "killed")) == without_times(whole)
+
+
+def test_seeds_differ_in_everything_but_the_examples(data, weights, tmp_path):
+    stream = {"train_size": 8, "test_size": 4}
+    first = run(config(data, weights, stream=stream, seed=0), tmp_path / "a")
+    second = run(config(data, weights, stream=stream, seed=1), tmp_path / "b")
+    assert first["tasks"] == second["tasks"]
+    assert first["losses"] != second["losses"]
+    assert first["before"]["constrained"] == second["before"]["constrained"]
+
+
+def test_replay_and_ewc_compose_with_seqlora(data, weights, tmp_path):
+    additions = [{"name": "replay", "size": 8}, {"name": "ewc", "weight": 10.0, "samples": 4}]
+    found = run(config(data, weights, additions=additions), tmp_path)
+    plain = run(config(data, weights), tmp_path / "plain")
+    assert found["losses"][0] == plain["losses"][0]  # nothing to remember in the first task
+    assert found["losses"][1] != plain["losses"][1]
+
+
+def test_replay_composes_with_zeroth_order(data, weights, tmp_path):
+    additions = [{"name": "replay", "size": 8}]
+    rule = {"name": "zo", "q": 1}
+    assert run(config(data, weights, additions=additions, rule=rule), tmp_path)["losses"]
+
+
+def test_what_does_not_compose_is_refused(data, weights):
+    plain = config(data, weights, host={"name": "o-lora"}, additions=[{"name": "ewc"}])
+    with pytest.raises(ValueError, match="'ewc' does not compose with host 'o-lora'"):
+        read_config(plain)
+
+
+@pytest.mark.parametrize("kind", ["bert", "llama"])
+def test_encoders_and_decoders_too(tokenizer, data, tmp_path, kind):
+    weights = save_model(tmp_path / "model", kind, tokenizer)
+    found = run(config(data, weights, host={"name": "o-lora"}), tmp_path)
+    assert ("head" in found["trainable"]) == (kind == "bert")
+    again = run(config(data, weights, host={"name": "o-lora"}), tmp_path / "again")
+    assert without_times(found) == without_times(again)
+
+
+def test_an_encoder_cannot_learn_labels_outside_the_set(tokenizer, data, tmp_path):
+    weights = save_model(tmp_path / "model", "bert", tokenizer)
+    host = make_host(read_config(config(data, weights)), Devices())
+    object.__setattr__(host.kit.stream[0].train, "labels", (-1,) * 12)
+    with pytest.raises(ValueError, match=r"got 12 others in the training examples of agnews"):
+        host.begin(0)
+
+
+def test_clipping_comes_before_the_shape(data, weights):
+    """A shaped gradient has the norm that clipping left, and not a norm that is clipped again."""
+    norms = {}
+    for clip in (1e-3, 0.0):
+        plain = config(data, weights, rule={"name": "rise"}, adapter={"clip": clip, "lr": 1e-8})
+        host = make_host(read_config(plain), Devices())
+        kit = host.kit
+        training = SessionTraining(host.begin(0), kit.loop, kit.devices, (), 0)
+        training.epoch(0, silent)
+        parameters = training.session.groups[0].parameters.values()
+        norms[clip] = torch.stack([p.grad.norm() for p in parameters if p.grad is not None]).norm()
+    assert norms[1e-3] < 3e-3 < norms[0.0]
+
+
+def test_estimate_counts_texts(data, weights):
+    plain = config(data, weights, rule={"name": "zo", "q": 2})
+    assert estimate(read_config(plain)) == {
+        "tasks": 3,
+        "train texts": 36,
+        "test texts": 18,
+        "forward": 36 * 4 + 6 * (3 + 2 + 1) + 18 + 12,
+        "backward": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"host": {"name": "olora"}}, r"host\.name must be one of .*did you mean 'o-lora'"),
+        ({"model": {"rank": 0}}, r"model: rank must be a whole number >= 1, got 0"),
+        ({"model": {"cut": "middle"}}, r"model\.cut: expected one of 'end', 'text'"),
+        ({"stream": {"task": []}}, r"stream\.task: unknown, did you mean 'tasks'"),
+        ({"adapter": {"lr": 0.0}}, r"adapter: lr must be a number > 0, got 0"),
+    ],
+)
+def test_bad_settings(data, weights, sections, message):
+    with pytest.raises(ValueError, match=message):
+        read_config(config(data, weights, **sections))
+
+
+def test_no_validation_examples_to_score_on(data, weights, tmp_path):
+    with pytest.raises(ValueError, match="agnews has no validation examples to score on"):
+        run(config(data, weights, loop={"score_on": "validation"}), tmp_path)

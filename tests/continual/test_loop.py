@@ -1,0 +1,207 @@
+"""The loop against loops written out by hand, and what it leaves behind."""
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from continual.tiny import config, host_of
+from risegrad.attachment import attach
+from risegrad.continual.batches import epoch_batches
+from risegrad.continual.budget import Budget
+from risegrad.continual.checkpoint import Checkpoints
+from risegrad.continual.learn import Learner
+from risegrad.continual.progress import silent
+from risegrad.continual.run import perform, read_config
+from risegrad.continual.seeds import seed_for
+from risegrad.continual.train import Loop, SessionTraining
+from risegrad.shapers import Rise
+from risegrad.zeroth_order import spsa
+
+
+def training_of(host, task=0):
+    session = host.begin(task)
+    kit = host.kit
+    return SessionTraining(session, kit.loop, kit.devices, (), kit.seed)
+
+
+def copies(parameters):
+    return [p.detach().clone() for p in parameters]
+
+
+def logits(host, batch):
+    return host.head(host.kit.extract(batch.inputs, host.adapters))
+
+
+def by_hand(host, *, adapter_rule):
+    """One session of two epochs: SGD with momentum and cosine decay on adapters and head."""
+    kit = host.kit
+    session = host.begin(0)
+    budget = kit.adapter
+    optimizers = {
+        name: torch.optim.SGD(
+            module.parameters(), budget.lr, momentum=0.9, weight_decay=budget.weight_decay
+        )
+        for name, module in (("adapter", host.adapters), ("head", host.head))
+    }
+    if adapter_rule == "rise":
+        shaper = Rise(q=2, seed=seed_for(0, "shape", 0, "adapter"))
+        attach(optimizers["adapter"], shaper, params=host.adapters.named_parameters())
+    step = 0
+    for epoch in range(2):
+        torch.manual_seed(seed_for(0, "epoch", 0, epoch, 0))
+        host.adapters.train()
+        for optimizer in optimizers.values():
+            optimizer.param_groups[0]["lr"] = budget.lr * (1.0, 0.5)[epoch]
+        for refs in epoch_batches(len(kit.stream[0].train), 6, seed=0, task=0, epoch=epoch):
+            batch = session.items.fetch(refs, epoch)
+            host.adapters.requires_grad_(adapter_rule != "zo")
+            for optimizer in optimizers.values():
+                optimizer.zero_grad()
+            cross_entropy(logits(host, batch), batch.labels).backward()
+            if adapter_rule == "zo":
+                host.adapters.requires_grad_(True)
+                named = [(f"adapter.{n}", p) for n, p in host.adapters.named_parameters()]
+                spsa(
+                    lambda batch=batch: cross_entropy(logits(host, batch), batch.labels),
+                    named,
+                    q=2,
+                    epsilon=1e-3,
+                    seed=seed_for(0, "spsa", 0),
+                    step=step,
+                    model=host.adapters,
+                )
+                torch.nn.utils.clip_grad_norm_(host.adapters.parameters(), 1.0)
+            for optimizer in optimizers.values():
+                optimizer.step()
+            step += 1
+    return copies([*host.adapters.parameters(), *host.head.parameters()])
+
+
+@pytest.mark.parametrize("rule", ["fo", "rise", "zo"])
+def test_a_session_equals_a_loop_by_hand(rule):
+    settings = {
+        "host": {"name": "zo-fc"},
+        "rule": {"name": rule, "q": 2},
+        "adapter": {"clip": 1.0 if rule == "zo" else 0.0},
+    }
+    expected = by_hand(host_of(**settings), adapter_rule=rule)
+    host = host_of(**settings)
+    training = training_of(host)
+    for epoch in range(2):
+        training.epoch(epoch, silent)
+    found = [*host.adapters.parameters(), *host.head.parameters()]
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    assert host.adapters[0].up.weight.abs().max() > 0, "something must have been learned"
+
+
+def test_a_group_stops_when_its_budget_is_spent():
+    host = host_of(host={"name": "zo-fc-rise"}, head={"epochs": 1}, adapter={"epochs": 2})
+    training = training_of(host)
+    training.epoch(0, silent)
+    head, adapters = copies(host.head.parameters()), copies(host.adapters.parameters())
+    training.epoch(1, silent)
+    assert all(torch.equal(a, b) for a, b in zip(head, host.head.parameters(), strict=True))
+    changed = zip(adapters, host.adapters.parameters(), strict=True)
+    assert not all(torch.equal(a, b) for a, b in changed)
+
+
+def test_every_session_draws_its_own_shapes():
+    pairs = [(task, group) for task in range(3) for group in ("head", "adapter")]
+    assert len({seed_for(0, "shape", *pair) for pair in pairs}) == 6
+
+
+def test_the_global_random_state_is_left_alone(tmp_path):
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    perform(read_config(config(rule={"name": "rise"})), tmp_path, silent)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_loss_that_is_no_number_stops_the_run(tmp_path):
+    settings = read_config(config(adapter={"lr": 1e30}, head={"lr": 1e30}))
+    with pytest.raises(FloatingPointError, match=r"task \d became nan in epoch \d: lower lr"):
+        perform(settings, tmp_path, silent)
+
+
+def test_progress_is_reported():
+    host = host_of()
+    news = []
+    Learner(host, 2, loop=host.kit.loop, devices=host.kit.devices, report=news.append).run()
+    assert [n["task"] for n in news if "task" in n] == [1, 2]
+    assert [n["epoch"] for n in news if "epoch" in n] == [1, 2, 1, 2]
+    assert sum("batch" in n for n in news) == 2 * 2 * 3
+    assert all(0 <= n["union"] <= 100 for n in news if "union" in n)
+
+
+@pytest.mark.parametrize("name", ["learnable-classifier", "simple-cil", "aper", "ease"])
+def test_cached_features_change_nothing_but_the_work(tmp_path, name):
+    """Without augmentation, that is: cached features are those of the test view."""
+    results = {}
+    for cache in ("auto", "never"):
+        settings = config(host={"name": name}, stream={"augment": "none"}, loop={"cache": cache})
+        found = perform(read_config(settings), tmp_path / cache, silent)
+        results[cache] = (found["scores"], [round(x["loss"], 4) for x in found["losses"]])
+    assert results["auto"] == results["never"]
+
+
+def test_cached_hosts_pass_the_data_once():
+    host = host_of(host={"name": "learnable-classifier"}, head={"epochs": 5})
+    seen = []
+    extract = host.kit.extract
+
+    def counted(images, adapters):
+        seen.append(len(images))
+        return extract(images, adapters)
+
+    host.kit.extract = counted
+    Learner(host, 3, loop=host.kit.loop, devices=host.kit.devices).run()
+    sizes = [len(split) for task in host.kit.stream for split in (task.train, task.test)]
+    assert sum(seen) == sum(sizes)
+
+
+def test_worker_processes_change_nothing(tmp_path):
+    results = [
+        perform(read_config(config(loop={"workers": n})), tmp_path / str(n), silent) for n in (0, 2)
+    ]
+    assert results[0]["losses"] == results[1]["losses"]
+
+
+def test_scoring_on_validation(tmp_path):
+    settings = config(loop={"score_on": "validation"}, stream={"validation": 0.25})
+    found = perform(read_config(settings), tmp_path, silent)
+    assert found["tasks"][0]["validation"] == 4
+    with pytest.raises(ValueError, match="task 0 has no validation images to score on"):
+        perform(read_config(config(loop={"score_on": "validation"})), tmp_path / "none", silent)
+
+
+def test_budgets():
+    assert [Budget(epochs=2, lr=1.0).lr_at(e) for e in range(2)] == [1.0, 0.5]
+    assert Budget(schedule="constant", lr=0.5).lr_at(7) == 0.5
+    with pytest.raises(ValueError, match="optimizer must be one of sgd, adam, adamw; got 'sdg'"):
+        Budget(optimizer="sdg")
+
+
+def test_loop_settings_are_checked():
+    with pytest.raises(ValueError, match="batch must be a whole number >= 1, got 0"):
+        Loop(batch=0)
+    with pytest.raises(ValueError, match=r"precision must be one of float32, bfloat16; got 'fp8'"):
+        Loop(precision="fp8")
+
+
+def test_bfloat16_computes_and_parameters_stay_float32(tmp_path):
+    settings = config(host={"name": "zo-fc-rise"}, loop={"precision": "bfloat16"})
+    found = perform(read_config(settings), tmp_path / "half", silent)
+    whole = perform(read_config(config(host={"name": "zo-fc-rise"})), tmp_path / "whole", silent)
+    pairs = list(zip(found["losses"], whole["losses"], strict=True))
+    assert any(a["loss"] != b["loss"] for a, b in pairs), "it must compute in another precision"
+    assert all(a["loss"] == pytest.approx(b["loss"], rel=0.05) for a, b in pairs)
+    saved = Checkpoints(tmp_path / "half" / "checkpoints").latest()["between"]["host"]
+    assert {value.dtype for value in saved["adapters"].values()} == {torch.float32}
+
+
+@pytest.mark.slow
+def test_a_compiled_backbone_learns_the_same(tmp_path):
+    found = perform(read_config(config(loop={"compile": True})), tmp_path / "compiled", silent)
+    whole = perform(read_config(config()), tmp_path / "eager", silent)
+    for a, b in zip(found["losses"], whole["losses"], strict=True):
+        assert a["loss"] == pytest.approx(b["loss"], rel=1e-3)
