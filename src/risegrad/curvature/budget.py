@@ -1,0 +1,92 @@
+"""How many curvature products a diagnosis may spend, and on what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from risegrad.calibration import check_positive_int
+from risegrad.curvature.space import Space
+
+LEAST_PROBES = 8
+"""Fewer say little about their own error."""
+MOST_GROUP = 16
+"""Probes held at a time where memory allows more: pairs are formed within a group."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Settings of cost; one product with the Hessian costs two to four gradients.
+
+    >>> Budget(probes=2)
+    Traceback (most recent call last):
+    ValueError: probes must be at least 8, got 2
+    """
+
+    probes: int = 64
+    """products with random vectors, at most: they give traces and coupling norms of all blocks"""
+    precision: float = 0.1
+    """probing ends when the totals' relative standard errors are at most this"""
+    gradients: int = 256
+    """up to this many blocks one product each, all exact; more blocks share ``signs`` products"""
+    signs: int = 48
+    """products with randomly signed block gradients where there are more blocks than that"""
+    solves: int = 0
+    """blocks (those with the largest gradients) whose flat-signal score is solved for"""
+    solve_products: int = 12
+    """products for each of them, at most"""
+    adam_draws: int = 4
+    """draws for each of two ways to use RISE with Adam; 0 leaves them out"""
+    eigenvalue: int = 0
+    """products for the largest eigenvalue of all blocks together; as many vectors are held"""
+    columns: int = 4
+    """vectors multiplied together: they share the forward pass and cost memory each"""
+    memory: int = 1 << 30
+    """bytes for the vectors that are held (the network's own activations come on top)"""
+
+    def __post_init__(self) -> None:
+        for name in ("probes", "gradients", "signs", "solve_products", "columns", "memory"):
+            check_positive_int(name, getattr(self, name))
+        for name in ("solves", "adam_draws", "eigenvalue"):
+            if getattr(self, name) != 0:
+                check_positive_int(name, getattr(self, name))
+        if self.probes < LEAST_PROBES:
+            raise ValueError(f"probes must be at least {LEAST_PROBES}, got {self.probes}")
+        if self.signs < LEAST_PROBES:
+            raise ValueError(f"signs must be at least {LEAST_PROBES}, got {self.signs}")
+        if not 0 < self.precision < 1:
+            raise ValueError(f"precision must be a number in (0, 1), got {self.precision}")
+
+    @staticmethod
+    def of(settings: Mapping[str, Any]) -> Budget:
+        """From a table of settings; an unknown key is named."""
+        known = [entry.name for entry in fields(Budget)]
+        for key in settings:
+            if key not in known:
+                raise ValueError(f"budget has no key {key!r}; it has {', '.join(known)}")
+        return Budget(**settings)
+
+    def group(self, space: Space) -> int:
+        """Probes that may be held together."""
+        room = self.memory // (2 * space.d * space.dtype.itemsize)
+        if room < 3:
+            needed = 6 * space.d * space.dtype.itemsize
+            raise ValueError(
+                f"memory must hold at least six vectors of {space.d:,} numbers, {needed:,} bytes; "
+                f"got {self.memory:,}"
+            )
+        return min(MOST_GROUP, room)
+
+    def exact(self, space: Space) -> bool:
+        """Whether every block's gradient gets a product of its own."""
+        return len(space.blocks) <= self.gradients
+
+    def gradient_products(self, space: Space) -> int:
+        return len(space.blocks) if self.exact(space) else self.signs + 2
+
+    def most(self, space: Space) -> int:
+        """Products that a diagnosis may need."""
+        adam = 2 * self.adam_draws + 1 if self.adam_draws else 0
+        solves = min(self.solves, len(space.blocks)) * self.solve_products
+        return self.gradient_products(space) + self.probes + solves + adam + self.eigenvalue

@@ -1,0 +1,1 @@
+"""Subcommands of ``rise`` about curvature; nothing heavy is imported at their tops."""

@@ -1,0 +1,153 @@
+"""Local validation of a whole experiment: checkpoints of a small stream, measured one by one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, cast
+
+from risegrad.curvature.agreement import Agreement, Spread, agreement, breaking_point, spreads
+from risegrad.curvature.budget import Budget
+from risegrad.curvature.build import Problem, build, warm_up
+from risegrad.curvature.measure import Measured, measure
+from risegrad.curvature.moments import Calibration, evaluate
+from risegrad.curvature.objective import Objective
+from risegrad.curvature.operators import Kind
+from risegrad.curvature.report import plain
+from risegrad.curvature.settings import Settings
+from risegrad.curvature.space import make_space, trained_parameters
+from risegrad.curvature.validation import Bench, Outcome, step_sizes_for, validate
+from risegrad.shapers import Rise
+
+Tick = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class PredictedSpread:
+    """Draws at one step size, and the mean and deviation that the exact moments give them."""
+
+    drawn: Spread
+    mean: float
+    std: float
+    score: float
+    """distance of the means in standard errors, from the predicted deviation"""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """All that was measured after some steps into the incoming task."""
+
+    steps: int
+    historical_loss: float
+    incoming_loss: float
+    step_sizes: tuple[float, ...]
+    outcomes: tuple[Outcome, ...]
+    predicted: tuple[PredictedSpread, ...]
+    products: int
+
+
+@dataclass(frozen=True)
+class LocalResult:
+    settings: Settings
+    parameters: int
+    blocks: int
+    checkpoints: tuple[Checkpoint, ...]
+    seconds: float
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        return [outcome for point in self.checkpoints for outcome in point.outcomes]
+
+    @property
+    def curvatures(self) -> tuple[str, ...]:
+        return self.settings.validation.curvatures
+
+    def agreements(self, steps: int | None = None) -> list[Agreement]:
+        """Of all updates, or of those with this many steps."""
+        rows = [o for o in self.outcomes if steps in (None, o.steps)]
+        return [agreement(rows, curvature) for curvature in self.curvatures]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; paths of the machine it ran on are left out."""
+        settings = asdict(self.settings)
+        settings.pop("folder")
+        settings["model"]["path"] = settings["data"]["path"] = ""
+        lengths = self.settings.validation.steps
+        content: dict[str, Any] = plain({
+            "settings": settings,
+            "parameters": self.parameters,
+            "blocks": self.blocks,
+            "seconds": round(self.seconds, 1),
+            "agreement": [asdict(row) for row in self.agreements()],
+            "agreement_by_steps": {
+                str(count): [asdict(row) for row in self.agreements(count)] for count in lengths
+            },
+            "quadratic_up_to": [
+                {"checkpoint": point.steps, "steps": count, "curvature": curvature,
+                 "step_size": breaking_point(point.outcomes, curvature, count)}
+                for point in self.checkpoints for count in lengths for curvature in self.curvatures
+            ],
+            "checkpoints": [asdict(point) for point in self.checkpoints],
+        })  # fmt: skip
+        return content
+
+
+def run_local(settings: Settings, tick: Tick = lambda words: None) -> LocalResult:
+    """Build, learn, measure at every checkpoint."""
+    started = time.perf_counter()
+    tick("model and data")
+    problem = build(settings)
+    shaper = Rise(**asdict(settings.rise))
+    parameters = trained_parameters(problem.model, shaper.exempt)
+    space = make_space(parameters, shaper)
+    points, done = [], 0
+    for steps in sorted(settings.validation.checkpoints):
+        ahead = replace(problem, warm=problem.incoming)
+        warm_up(ahead, steps - done, settings.warmup.learning_rate)
+        done = steps
+        points.append(_checkpoint(settings, problem, shaper, steps, tick))
+    seconds = time.perf_counter() - started
+    return LocalResult(settings, space.d, len(space.blocks), tuple(points), seconds)
+
+
+def _checkpoint(
+    settings: Settings, problem: Problem, shaper: Rise, steps: int, tick: Tick
+) -> Checkpoint:
+    v, seed = settings.validation, settings.diagnosis.seed
+    parameters = trained_parameters(problem.model, shaper.exempt)
+    space = make_space(parameters, shaper)
+    kept = Objective(problem.model, problem.historical, problem.loss, what="historical")
+    new = Objective(problem.model, problem.incoming, problem.loss, what="incoming")
+    budget = Budget.of(settings.diagnosis.budget)
+    kinds = cast(tuple[Kind, ...], v.curvatures)
+    bench = Bench.of(kept, new, space, parameters, kinds, seed, budget.columns)
+    g = bench.gradient()
+    tick(f"checkpoint {steps}: moments")
+    measured = _measured(bench, g, budget, seed)
+    sizes = v.step_sizes or tuple(step_sizes_for(bench, g, v.damages))
+    outcomes = validate(
+        bench, sizes, v.steps, v.draws, seed, steps, tick=lambda w: tick(f"checkpoint {steps}: {w}")
+    )
+    return Checkpoint(
+        steps, kept.value(), new.value(), tuple(sizes), tuple(outcomes),
+        tuple(_predicted(spread, measured, bench) for spread in spreads(outcomes)
+              if spread.rule == "RISE"),
+        sum(operator.products for operator in bench.operators.values()),
+    )  # fmt: skip
+
+
+def _measured(bench: Bench, g: Any, budget: Budget, seed: int) -> Measured:
+    """Moments from the first curvature of the list."""
+    operator = next(iter(bench.operators.values()))
+    h = bench.kept.gradient(bench.space, bench.parameters)
+    return measure(operator, g, h, 1.0, budget, seed, lambda count: None)
+
+
+def _predicted(spread: Spread, measured: Measured, bench: Bench) -> PredictedSpread:
+    terms = measured.gradient.terms(), measured.probes.terms()
+    values = evaluate(*terms, Calibration.of(bench.space), spread.step_size)
+    mean, std = values["change.rise"].item(), values["change.rise_std"].item()
+    # The predicted deviation: that of a few draws is a poor measure of itself.
+    error = std / spread.draws**0.5
+    return PredictedSpread(spread, mean, std, (spread.mean - mean) / error if error else 0.0)

@@ -1,0 +1,87 @@
+"""A local validation in words, as a table and as a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from risegrad.curvature.agreement import Agreement, breaking_point
+from risegrad.curvature.local import LocalResult
+from risegrad.curvature.page import document, html_table
+from risegrad.curvature.summary import table
+from risegrad.curvature.svg import scatter
+from risegrad.curvature.validation import RULES
+
+HEAD = ("curvature", "updates", "rank corr.", "damage corr.", "sign", "RISE<FO", "median error")
+
+
+def local_summary(found: LocalResult) -> str:
+    """Agreement of each curvature, where the quadratic picture ends, and the predicted draws."""
+    lines = [
+        f"local validation: {found.blocks} blocks, {found.parameters:,} parameters, "
+        f"{len(found.outcomes)} updates at {len(found.checkpoints)} checkpoints, "
+        f"{found.seconds:.0f} s"
+    ]
+    for count in found.settings.validation.steps:
+        lines += ["", f"updates of {count} step{'s' if count > 1 else ''}"]
+        lines += table([HEAD, *map(agreement_cells, found.agreements(count))])
+    lines += ["", *_ends(found), "", *table([SPREAD_HEAD, *spread_rows(found)])]
+    return "\n".join(lines)
+
+
+def agreement_cells(row: Agreement) -> tuple[str, ...]:
+    return (
+        row.curvature, str(row.count), _number(row.rank_correlation),
+        _number(row.damage_correlation), f"{row.sign_agreement:.0%}",
+        "-" if row.better_agreement is None else f"{row.better_agreement:.0%}",
+        f"{row.relative_error:.2g}",
+    )  # fmt: skip
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _ends(found: LocalResult) -> list[str]:
+    """Up to which of the measured step sizes predictions stay within a quarter of the truth."""
+    lines = []
+    for point in found.checkpoints:
+        for count in found.settings.validation.steps:
+            for curvature in found.curvatures:
+                last = breaking_point(point.outcomes, curvature, count)
+                sizes = point.step_sizes
+                reach = "at none of the sizes" if last is None else f"up to {last:.3g}"
+                lines.append(
+                    f"checkpoint {point.steps}, {count} step(s), {curvature}: within 25% of the "
+                    f"truth {reach} (measured {min(sizes):.3g} to {max(sizes):.3g})"
+                )
+    return lines
+
+
+SPREAD_HEAD = ("RISE draws", "step size", "mean", "predicted", "std", "predicted", "score")
+
+
+def spread_rows(found: LocalResult) -> list[tuple[str, ...]]:
+    return [
+        (f"checkpoint {point.steps}", f"{row.drawn.step_size:.3g}", f"{row.drawn.mean:.3g}",
+         f"{row.mean:.3g}", f"{row.drawn.std:.2g}", f"{row.std:.2g}", f"{row.score:+.1f}")
+        for point in found.checkpoints for row in point.predicted
+    ]  # fmt: skip
+
+
+def local_page(found: LocalResult, title: str = "Local validation") -> str:
+    """Scatter plots of prediction against truth, one per curvature and number of steps."""
+    parts: list[str] = [f"<pre>{escape(local_summary(found))}</pre>"]
+    for count in found.settings.validation.steps:
+        parts.append(html_table(HEAD, map(agreement_cells, found.agreements(count))))
+        parts.extend(_plot(found, curvature, count) for curvature in found.curvatures)
+    return document(title, parts)
+
+
+def _plot(found: LocalResult, curvature: str, count: int) -> str:
+    rows = [o for o in found.outcomes if o.steps == count]
+    series: dict[str, Sequence[tuple[float, float]]] = {
+        rule: [(o.predicted(curvature), o.true) for o in rows if o.rule == rule] for rule in RULES
+    }
+    title = f"{curvature}, {count} step{'s' if count > 1 else ''}"
+    return scatter(series, title, "predicted change", "true change")

@@ -1,0 +1,414 @@
+"""The commands: what they print and write, and every mistake in their arguments."""
+
+import argparse
+import gzip
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+import timm
+import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import save_file
+from torch import nn
+from transformers import T5Config, T5ForConditionalGeneration
+
+from risegrad.curvature.build import build
+from risegrad.curvature.calibrated import calibration_table
+from risegrad.curvature.commands import calibrate, diagnose, local
+from risegrad.curvature.examples import image_parts, text_parts
+from risegrad.curvature.settings import DataSettings, Part, load, parse
+from risegrad.curvature.shapes import Lora, lora_shapes, model_shapes
+from risegrad.shapers import Rise
+
+HERE = Path(__file__).parent
+EXPERIMENTS = HERE.parents[1] / "experiments" / "local"
+CONFIG = """
+[model]
+source = "python"
+name = "small_problem:make"
+[rise]
+q = 3
+[diagnosis]
+step = 0.2
+budget = {{ probes = 16, columns = 4, adam_draws = 1 }}
+[validation]
+steps = [1]
+draws = 2
+damages = [0.01, 0.1]
+curvatures = ["ggn"]
+{more}
+"""
+
+
+def run(command, *words):
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return command.plan(parser.parse_args([str(word) for word in words]))()
+
+
+@pytest.fixture
+def config(tmp_path):
+    (tmp_path / "small_problem.py").write_text((HERE / "small_problem.py").read_text())
+    path = tmp_path / "mine.toml"
+    path.write_text(CONFIG.format(more=""))
+    return path
+
+
+class Wellformed(HTMLParser):
+    """Every tag that opens closes; no scripts, nothing from elsewhere."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.seen = [], set()
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.add(tag)
+        assert tag not in {"script", "link", "img", "iframe"}
+        assert not any(name in {"src", "href"} for name, _ in attrs)
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def check_page(path):
+    page = Wellformed()
+    page.feed(path.read_text())
+    assert page.open == []
+    assert {"svg", "table", "style"} <= page.seen
+
+
+def test_diagnose(config, tmp_path, capsys):
+    assert run(diagnose, config, "--out", tmp_path / "out") == 0
+    text = capsys.readouterr().out
+    content = json.loads((tmp_path / "out" / "diagnosis.json").read_text())
+    assert "Matched norm:" in text
+    assert "Matched progress:" in text
+    assert [block["name"] for block in content["blocks"]] == [
+        "0.weight",
+        "0.bias",
+        "2.weight",
+        "2.bias",
+    ]
+    assert content["step"] == 0.2
+    assert content["blocks"][0]["q"] == 3
+    assert set(content["totals"]["rise"]) == {"value", "error", "products"}
+    check_page(tmp_path / "out" / "diagnosis.html")
+
+
+def test_diagnose_quietly(config, tmp_path, capsys):
+    run(diagnose, config, "--out", tmp_path / "out", "--quiet")
+    assert capsys.readouterr().out == ""
+
+
+def test_local(config, tmp_path, capsys):
+    assert run(local, config, "--out", tmp_path / "out") == 0
+    text = capsys.readouterr().out
+    content = json.loads((tmp_path / "out" / "local.json").read_text())
+    assert "updates of 1 step" in text
+    assert len(content["checkpoints"][0]["outcomes"]) == 2 * (1 + 1 + 2 + 2)
+    check_page(tmp_path / "out" / "local.html")
+
+
+def test_names_in_a_page_are_escaped(tmp_path):
+    from risegrad.curvature.page import html_table
+
+    assert "&lt;b&gt;" in html_table(["<b>"], [["x"]])
+
+
+def test_the_experiments_can_be_read():
+    files = sorted(EXPERIMENTS.glob("*.toml"))
+    assert [path.stem for path in files] == ["t5", "vit"]
+    for path in files:
+        found = load(path)
+        assert found.model.lora == 8
+        assert "/" not in found.model.path + found.data.path
+        from risegrad.curvature.budget import Budget
+
+        Budget(**found.diagnosis.budget)
+        Rise(q=found.rise.q, blocks=found.rise.blocks, exempt=found.rise.exempt)
+
+
+def test_commands_import_nothing_heavy():
+    code = (
+        "import sys; from risegrad.curvature.commands import calibrate, diagnose, local;"
+        "print([m for m in ('torch', 'numpy', 'timm', 'transformers') if m in sys.modules])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "[]"
+
+
+BAD = [
+    ({}, "a [model] table is needed"),
+    ({"model": {"source": "timm", "name": "x"}, "modle": {}}, "tables must be among data, d"),
+    ({"model": 3}, "[model] must be a table, got 3"),
+    ({"model": {}}, "[model] needs source"),
+    ({"model": {"source": "hub", "name": "x"}}, "model.source must be one of python, timm, trans"),
+    ({"model": {"source": "timm"}}, "model.name is needed for source 'timm'"),
+    ({"model": {"source": "python", "name": "x"}}, "model.name must be module:function for python"),
+    ({"model": {"source": "timm", "name": "x"}}, "data.kind must be one of images, texts; got ''"),
+    ({"model": {"source": "timm", "name": "x"}, "data": {"kind": "images"}},
+     "data.historical.classes must name at least one for images"),
+    ({"model": {"source": "timm", "name": "x"}, "data": {
+        "kind": "images", "historical": {"classes": [0], "batches": 0}}},
+     "data.batch and data.historical.batches must be >= 1"),
+    ({"model": {"source": "timm", "name": 3}}, "model.name must be a text, got 3"),
+    ({"model": {"source": "timm", "name": "x", "lora": True}}, "model.lora must be an integer"),
+    ({"model": {"source": "python", "name": "a:b", "lora": -1}}, "model.lora must be >= 0, got -1"),
+    ({"model": {"source": "python", "name": "a:b", "rank": 8}}, "[model] has no key 'rank'; it"),
+    ({"model": {"source": "python", "name": "a:b"}, "validation": {"steps": 3}},
+     "validation.steps must be a list, got 3"),
+    ({"model": {"source": "python", "name": "a:b"}, "validation": {"steps": ["3"]}},
+     "each entry of validation.steps must be an integer, got '3'"),
+    ({"model": {"source": "python", "name": "a:b"}, "validation": {"draws": 0}},
+     "validation.draws must be > 0, got [0]"),
+    ({"model": {"source": "python", "name": "a:b"}, "validation": {"checkpoints": [-1]}},
+     "validation.checkpoints must be >= 0, got [-1]"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("content", "message"), BAD, ids=[message[:40] for _, message in BAD])
+def test_bad_settings(content, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        parse(content)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("[warmup]\nsteps = -1", "warmup.steps must be >= 0, got -1"),
+        ("[data]\nkind = 3", "data.kind must be a text, got 3"),
+    ],
+)
+def test_bad_tables_in_a_file(config, more, message):
+    config.write_text(CONFIG.format(more=more))
+    with pytest.raises(ValueError, match=message):
+        run(diagnose, config)
+
+
+@pytest.mark.parametrize("command", [diagnose, local])
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("probes = 16", "prods = 16", "budget has no key 'prods'; it has probes, precision"),
+        ("probes = 16", "probes = 2", "probes must be at least 8, got 2"),
+        ("q = 3", "q = 0", "q must be an integer >= 1, got 0"),
+        ('["ggn"]', '["kfac"]', "curvature must be one of hessian, ggn, empirical-fisher, fisher"),
+    ],
+)
+def test_mistakes_are_found_before_any_work(config, command, old, new, message):
+    config.write_text(config.read_text().replace(old, new))
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    with pytest.raises(ValueError, match=message):
+        command.plan(parser.parse_args([str(config)]))
+
+
+def test_bad_files(tmp_path):
+    with pytest.raises(ValueError, match="CONFIG must be a readable file, got"):
+        load(tmp_path / "missing.toml")
+    broken = tmp_path / "broken.toml"
+    broken.write_text("[model")
+    with pytest.raises(ValueError, match=r"broken\.toml is not TOML"):
+        load(broken)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("small_problem:missing", "model.name 'small_problem:missing' cannot be used"),
+        ("no_such_module:make", "model.name 'no_such_module:make' cannot be used"),
+        ("small_problem:nothing", "must return (model, historical, incoming) or the same with a"),
+    ],
+)
+def test_bad_python_functions(name, message):
+    settings = parse({"model": {"source": "python", "name": name}}, str(HERE))
+    with pytest.raises(RuntimeError, match=re.escape(message)):
+        build(settings)
+
+
+def test_a_folder_that_cannot_be_written(config, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RuntimeError, match="--out must be a folder that can be written, got"):
+        run(diagnose, config, "--out", tmp_path / "file")
+
+
+# calibrate
+
+
+def test_calibrate_prints_the_scalars(capsys, tmp_path):
+    out = tmp_path / "table.json"
+    run(calibrate, "--model", "vit_tiny_patch16_224", "--lora", "r=8", "--json", out)
+    text = capsys.readouterr().out
+    assert "24 blocks, 73,728 parameters" in text
+    line = next(line for line in text.splitlines() if "blocks.0.attn.qkv.lora_A" in line)
+    assert line.split()[1:] == ["1,536", "4", "0.9968", "0.0509"]
+    assert "0.5 would need q=1,025 in a block of 3,072" in text
+    assert json.loads(out.read_text())["parameters"] == 73728
+
+
+def test_lora_shapes_are_pefts():
+    model = timm.create_model("vit_tiny_patch16_224", img_size=32)
+    shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    found = lora_shapes(shapes, Lora(4, ("qkv", "fc1")))
+    made = get_peft_model(model, LoraConfig(r=4, target_modules=["qkv", "fc1"]))
+    assert found == {n: tuple(p.shape) for n, p in made.named_parameters() if p.requires_grad}
+
+
+def tiny_t5():
+    config = T5Config(vocab_size=20, d_model=8, d_ff=12, d_kv=4, num_layers=1, num_heads=2,
+                      decoder_start_token_id=0)  # fmt: skip
+    return T5ForConditionalGeneration(config)
+
+
+def test_calibrate_a_transformers_folder(tmp_path):
+    model = tiny_t5()
+    model.save_pretrained(tmp_path / "t5")
+    shapes = model_shapes(str(tmp_path / "t5"))
+    assert shapes == {name: tuple(p.shape) for name, p in model.named_parameters()}
+    found = calibration_table(str(tmp_path / "t5"), Lora(2), Rise(q=2), 0.5)
+    made = get_peft_model(model, LoraConfig(r=2, task_type="SEQ_2_SEQ_LM"))
+    expected = [name for name, p in made.named_parameters() if p.requires_grad]
+    assert [row.name for row in found.rows] == expected
+
+
+def test_calibrate_files_of_weights(tmp_path):
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+    state = model.state_dict()
+    save_file(state, tmp_path / "w.safetensors")
+    torch.save(state, tmp_path / "w.pt")
+    expected = {name: tuple(t.shape) for name, t in state.items() if t.is_floating_point()}
+    for name in ("w.safetensors", "w.pt"):
+        assert model_shapes(str(tmp_path / name)) == expected
+    table = calibration_table(str(tmp_path / "w.pt"), None, Rise(blocks=5, exempt=("1.*",)), 0.5)
+    assert [(row.d, row.count) for row in table.rows] == [(5, 2), (2, 1), (3, 1)]
+    (tmp_path / "w.bin").write_text("nonsense")
+    with pytest.raises(ValueError, match=r"w\.bin is neither safetensors nor a torch state dict"):
+        model_shapes(str(tmp_path / "w.bin"))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--lora", "8"], "lora must be r=RANK or r=RANK,targets=NAME+NAME, got '8'"),
+        (["--lora", "r=0"], "lora must be r=RANK"),
+        (["--lora", "r=4,alpha=3"], "lora must be r=RANK"),
+        (["--lora", "r=4,targets=query"], "lora: no matrix is called query; there are"),
+        (["--q", "0"], "q must be an integer >= 1, got 0"),
+        (["--blocks", "layer"], "blocks must be one of tensor, module, group, whole"),
+        (["--blocks", "group"], "blocks 'group' needs an optimizer's groups"),
+        (["--exempt", "nose.*"], "exempt: no parameter matches 'nose.*'"),
+        (["--mean-factor", "2"], "mean_factor must be a number in (0, 1), got 2.0"),
+        (
+            ["--model", "vit_huge_banana"],
+            "model must be a timm name, a transformers folder or name",
+        ),
+        (["--model", "no/such"], "model 'no/such' is no transformers model"),
+    ],
+)
+def test_bad_calibrations(words, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        run(calibrate, "--model", "vit_tiny_patch16_224", *words)
+
+
+# data
+
+
+def image_file(path, classes=4, each=12):
+    rng = np.random.default_rng(0)
+    np.savez(
+        path,
+        train_images=rng.integers(0, 255, (classes * each, 8, 8, 3), dtype=np.uint8),
+        train_labels=np.repeat(np.arange(classes), each),
+    )
+    return str(path)
+
+
+def test_images(tmp_path):
+    data = DataSettings(
+        kind="images", path=image_file(tmp_path / "i.npz"), batch=4,
+        historical=Part(classes=(3, 1), batches=2), incoming=Part(classes=(0,), batches=1),
+    )  # fmt: skip
+    old, new, warm = image_parts(data, 16, (0.5,) * 3, (0.2,) * 3, seed=0)
+    assert [len(part) for part in (old, new, warm)] == [2, 1, 4]
+    assert old[0][0].shape == (4, 3, 16, 16)
+    assert {label for _, y in [*old, *warm] for label in y.tolist()} == {0, 1}
+    assert set(new[0][1].tolist()) == {2}
+    again = image_parts(data, 16, (0.5,) * 3, (0.2,) * 3, seed=0)
+    assert torch.equal(again[0][0][0], old[0][0])
+
+
+def test_a_timm_experiment_end_to_end(tmp_path):
+    model = timm.create_model("vit_tiny_patch16_224", img_size=16, patch_size=8, embed_dim=12,
+                              depth=1, num_heads=3)  # fmt: skip
+    save_file(model.state_dict(), tmp_path / "w.safetensors")
+    settings = parse({
+        "model": {"source": "timm", "name": "vit_tiny_patch16_224", "lora": 2, "image_size": 16,
+                  "path": str(tmp_path / "w.safetensors"),
+                  "arguments": {"patch_size": 8, "embed_dim": 12, "depth": 1, "num_heads": 3}},
+        "data": {"kind": "images", "path": image_file(tmp_path / "i.npz"), "batch": 4,
+                 "historical": {"classes": [0, 1], "batches": 1},
+                 "incoming": {"classes": [2], "batches": 1}},
+        "warmup": {"steps": 2},
+    })  # fmt: skip
+    problem = build(settings)
+    names = [name for name, p in problem.model.named_parameters() if p.requires_grad]
+    assert any("lora_A" in name for name in names)
+    assert any("head" in name for name in names)
+    body = problem.model.base_model.model.blocks[0].mlp.fc1.weight
+    assert torch.equal(body, model.blocks[0].mlp.fc1.weight)
+    assert problem.model(problem.historical[0][0]).shape == (4, 3)
+
+
+class Letters:
+    """A tokenizer of letters."""
+
+    def __call__(self, texts, max_length, **options):
+        rows = [[ord(c) % 19 + 1 for c in text[:max_length]] for text in texts]
+        width = max(map(len, rows))
+        ids = torch.tensor([row + [0] * (width - len(row)) for row in rows])
+        return argparse.Namespace(input_ids=ids, attention_mask=(ids != 0).long())
+
+
+def test_texts(tmp_path):
+    for task, file in (("news", "train"), ("stars", "test")):
+        (tmp_path / task).mkdir()
+        rows = [{"sentence": f"text {i}", "label": "good" if i % 2 else "no"} for i in range(9)]
+        with gzip.open(tmp_path / task / f"{file}.json.gz", "wt") as stream:
+            json.dump(rows, stream)
+    data = DataSettings(
+        kind="texts", path=str(tmp_path), batch=3, tokens=10,
+        historical=Part(tasks=("news",), batches=2), incoming=Part(tasks=("stars",), batches=1),
+    )  # fmt: skip
+    old, new, warm = text_parts(data, Letters(), seed=0)
+    assert [len(part) for part in (old, new, warm)] == [2, 1, 1]
+    assert old[0]["input_ids"].shape == (3, 10)
+    assert (old[0]["labels"] == -100).any() == (old[0]["labels"].shape[1] > 2)
+    assert tiny_t5()(**new[0]).loss.isfinite()
+    missing = DataSettings(kind="texts", path=str(tmp_path), historical=Part(tasks=("poems",)))
+    with pytest.raises(RuntimeError, match=r"task 'poems' has neither train\.json\.gz nor"):
+        text_parts(missing, Letters(), seed=0)
+
+
+def test_bad_data(tmp_path):
+    path = image_file(tmp_path / "i.npz")
+    part = Part(classes=(0,), batches=9)
+    with pytest.raises(
+        RuntimeError, match=r"data.historical needs 9 batches of 16, got 12 examples"
+    ):
+        image_parts(DataSettings("images", path, 16, part, part), 8, (0.5,) * 3, (1.0,) * 3, 0)
+    with pytest.raises(RuntimeError, match=r"data.path must exist \(--data on the command line\)"):
+        image_parts(DataSettings("images", "", 16, part, part), 8, (0.5,) * 3, (1.0,) * 3, 0)
+    np.savez(tmp_path / "other.npz", images=np.zeros(3))
+    other = DataSettings("images", str(tmp_path / "other.npz"), 16, part, part)
+    with pytest.raises(RuntimeError, match=r"other\.npz must hold train_images; it has images"):
+        image_parts(other, 8, (0.5,) * 3, (1.0,) * 3, 0)

@@ -1,0 +1,340 @@
+"""A diagnosis against the theory's dense formulas, and against what really happens."""
+
+import json
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from curvature.networks import batches, dense_curvature, dense_gradient, network, parts
+from curvature.quadratics import QUERIES, SIZES, D, dense_terms, no_tick, problem, space
+from references import STANDARD_ERRORS, assert_close, standard_scores
+from risegrad import theory
+from risegrad.curvature import Budget, diagnose
+from risegrad.curvature.adam import adam_view, rise_draw, shaped_second_moment
+from risegrad.curvature.diagnosis import diagnose_operator
+from risegrad.curvature.moments import (
+    Calibration,
+    Pull,
+    covariance_from_scalars,
+    evaluate,
+    less_damage_probability,
+)
+from risegrad.curvature.objective import Objective
+from risegrad.curvature.operators import DenseOperator
+from risegrad.shapers import Rise
+
+ETA = 0.3
+
+
+def exact_numbers(kind="psd"):
+    h, g, past = problem(kind)
+    values = evaluate(*dense_terms(h, g, past), Calibration.of(space()), ETA)
+    return h, g, past, values
+
+
+@pytest.mark.parametrize("kind", ["psd", "indefinite"])
+def test_formulas_are_those_of_the_theory(kind):
+    h, g, _, found = exact_numbers(kind)
+    moments = theory.blockwise_moments(h, g, SIZES, QUERIES, ETA)
+    gap = theory.blockwise_gap_parts(h, g, SIZES, QUERIES, ETA)
+    control = theory.mean_matched_direction(g, SIZES, QUERIES)
+    assert_close(found["damage.fo"], theory.fo_damage(h, g, ETA))
+    assert_close(found["damage.mean_matched"], theory.fo_damage(h, control, ETA))
+    assert_close(found["damage.rise"], moments.mean)
+    assert_close(found["damage.rise_std"], moments.std)
+    assert_close(found["gap.total"], gap.total)
+    assert_close(found["gap.within"], gap.within.sum())
+    assert_close(found["block.S"], theory.shaping_scores(h, g, SIZES, QUERIES, ETA))
+    assert_close(found["block.lambda_avg"], theory.damage_densities(h, SIZES))
+    assert_close(found["block.raw_C"], theory.coupling_scores(h, SIZES))
+    covariances = [ETA**2 * c for c in theory.blockwise_covariances(g, SIZES, QUERIES)]
+    assert_close(found["block.C"], theory.coupling_scores(h, SIZES, covariances))
+    assert_close(found["trace"], h.trace())
+    assert_close(found["trace_sq"], h.square().sum())
+    assert_close(found["lambda_dir"], theory.directional_curvature(h, g))
+    assert_close(found["block.fo"].sum(), found["damage.fo"])
+
+
+def test_the_cost_at_equal_progress_is_the_theorys():
+    h, g, _, found = exact_numbers()
+    cost = theory.blockwise_progress_cost(h, g, SIZES, QUERIES, ETA)
+    assert_close(found["progress_cost"], cost)
+
+
+def test_covariance_from_scalars():
+    h, g, past = problem("indefinite")
+    calibration = Calibration.of(space())
+    for b, part in enumerate(space().blocks):
+        own, block, r = g[part.at], h[part.at, part.at], past[part.at]
+        one = Calibration(*(getattr(calibration, n)[b] for n in ("d", "q", "tau", "a")))
+        pull = Pull(own @ r, r @ block @ own)
+        found = covariance_from_scalars(own @ block @ own, block.trace(), own @ own, pull, one)
+        assert_close(found, theory.quadratic_linear_covariance(block, own, r, part.q))
+
+
+def draws_of(g, count=40_000):
+    """RISE draws (count, D) by Algorithm 1's law, block by block."""
+    torch.manual_seed(11)
+    parts = []
+    for block in space().blocks:
+        z = torch.randn(count, block.q, block.d, dtype=torch.float64)
+        raw = torch.einsum("nqi,nqj,j->ni", z, z, g[block.at]) / block.q
+        parts.append(block.mean_factor * raw)
+    return torch.cat(parts, dim=1)
+
+
+@pytest.mark.parametrize("kind", ["psd", "indefinite"])
+def test_predictions_are_what_happens_on_a_quadratic(kind):
+    """The loss ``h'D + D'HD/2`` itself, for many drawn steps."""
+    h, g, past, found = exact_numbers(kind)
+    x = draws_of(g)
+    damage = ETA**2 / 2 * ((x @ h) * x).sum(1)
+    change = damage - ETA * x @ past
+    assert standard_scores(damage, found["damage.rise"]) < STANDARD_ERRORS
+    assert standard_scores(change, found["change.rise"]) < STANDARD_ERRORS
+    for sample, name in ((damage, "damage.rise_std"), (change, "change.rise_std")):
+        squares = (sample - sample.mean()).square()
+        assert standard_scores(squares, found[name].square()) < STANDARD_ERRORS
+    assert_close(found["change.fo"], -ETA * past @ g + ETA**2 / 2 * g @ h @ g)
+
+
+def test_covariance_noise_has_the_mean_and_its_own_deviation():
+    h, g, _, found = exact_numbers()
+    torch.manual_seed(2)
+    covariances = theory.blockwise_covariances(g, SIZES, QUERIES)
+    roots = torch.block_diag(*(torch.linalg.cholesky(c) for c in covariances))
+    x = theory.mean_matched_direction(g, SIZES, QUERIES)
+    x = x + torch.randn(40_000, D, dtype=torch.float64) @ roots.mT
+    damage = ETA**2 / 2 * ((x @ h) * x).sum(1)
+    assert standard_scores(damage, found["damage.rise"]) < STANDARD_ERRORS
+    squares = (damage - damage.mean()).square()
+    expected = found["damage.covariance_noise_std"].square()
+    assert standard_scores(squares, expected) < STANDARD_ERRORS
+
+
+def test_the_probability_is_that_of_the_law():
+    h, g, _, found = exact_numbers()
+    x = draws_of(g)
+    damage = ETA**2 / 2 * ((x @ h) * x).sum(1)
+    mean, std = found["damage.rise"].item(), found["damage.rise_std"].item()
+    for bound in (0.5 * mean, mean, found["damage.fo"].item()):
+        law = less_damage_probability(mean, std, bound, positive=True)
+        assert law == pytest.approx((damage < bound).double().mean().item(), abs=0.06)
+    assert less_damage_probability(1.0, 1.0, 1.0, positive=False) == 0.5
+    assert less_damage_probability(1.0, 0.0, 2.0, positive=True) == 1.0
+    assert less_damage_probability(1.0, 1.0, -2.0, positive=True) == 0.0
+
+
+NETWORK = Budget(probes=96, precision=0.01, columns=8, solves=2, eigenvalue=8, adam_draws=3)
+
+
+def diagnosed(**options):
+    settings = {"rise": Rise(q=3), "step": ETA, "budget": NETWORK} | options
+    return diagnose(network(), batches(), batches((5,), seed=9), **settings)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return diagnosed()
+
+
+@pytest.fixture(scope="module")
+def dense():
+    model, data = network(), batches()
+    _, where, _ = parts(model, data, Rise(q=3))
+    h = dense_curvature(model, data, where, "ggn")
+    return h, dense_gradient(model, batches((5,), seed=9), where), where
+
+
+def test_a_network_against_its_dense_curvature(found, dense):
+    h, g, where = dense
+    sizes = [block.d for block in where.blocks]
+    t = found.totals
+    moments = theory.blockwise_moments(h, g, sizes, 3, ETA)
+    expected = {
+        "fo": theory.fo_damage(h, g, ETA),
+        "rise": moments.mean,
+        "rise_std": moments.std,
+        "gap": theory.blockwise_gap(h, g, sizes, 3, ETA),
+        "trace": h.trace(),
+        "lambda_dir": theory.directional_curvature(h, g),
+    }
+    for name, value in expected.items():
+        estimate = getattr(t, name)
+        close = pytest.approx(value.item(), rel=1e-10, abs=STANDARD_ERRORS * estimate.error)
+        assert estimate.value == close, name
+    assert t.fo.error == t.mean_matched.error == 0
+    scores = theory.shaping_scores(h, g, sizes, 3, ETA)
+    couplings = theory.coupling_scores(h, sizes)
+    flat = theory.flat_signal_scores(h, g, sizes, found.damping)
+    for b, block in enumerate(found.blocks):
+        own = h[where.blocks[b].at, where.blocks[b].at]
+        for estimate, value in (
+            (block.S, scores[b]), (block.trace, own.trace()),
+            (block.trace_sq, own.square().sum()), (block.raw_C, couplings[b]),
+        ):  # fmt: skip
+            assert abs(estimate.value - value.item()) <= STANDARD_ERRORS * estimate.error
+        assert block.R.lower <= flat[b] * (1 + 1e-9)
+        assert flat[b] <= block.R.upper * (1 + 1e-9)
+    assert found.top_eigenvalue.value <= torch.linalg.eigvalsh(h)[-1] + 1e-9
+
+
+def test_solved_blocks_are_tight(found):
+    solved = sorted(found.blocks, key=lambda block: -block.gradient_norm)[:2]
+    assert all(block.R.upper <= 1.02 * block.R.lower for block in solved)
+    assert all(block.R.products > 0 for block in solved)
+
+
+def test_odds_and_products(found):
+    assert found.odds.sign == (1 if found.totals.gap.value > 0 else -1)
+    assert 0 <= found.odds.certified <= 1
+    spent = 4 + found.probes + 8 + 2 * 3 + 1 + sum(block.R.products for block in found.blocks)
+    assert found.products == spent
+
+
+def test_deterministic_given_a_seed(found):
+    model, old, new = network(), batches(), batches((5,), seed=9)
+    torch.manual_seed(123)  # the global state must not matter, nor move
+    state = torch.get_rng_state()
+    again = diagnose(model, old, new, rise=Rise(q=3), step=ETA, budget=NETWORK)
+    assert again.to_dict() == found.to_dict()
+    assert torch.equal(torch.get_rng_state(), state)
+    other = diagnosed(seed=1)
+    assert other.totals.rise != found.totals.rise
+    assert other.totals.fo == found.totals.fo
+
+
+def test_memory_bounds_the_groups_and_not_the_numbers(found):
+    """Small groups pair fewer probes; traces are the same to the last digits."""
+    tight = Budget(probes=96, precision=0.01, columns=8, memory=3000, adam_draws=0)
+    small = diagnosed(budget=tight)
+    assert small.totals.trace.value == pytest.approx(found.totals.trace.value, rel=1e-9)
+    assert small.totals.rise_std.value != found.totals.rise_std.value
+    close = STANDARD_ERRORS * (small.totals.rise_std.error + found.totals.rise_std.error)
+    assert abs(small.totals.rise_std.value - found.totals.rise_std.value) < close
+
+
+def test_precision_ends_the_probing():
+    rough = diagnosed(budget=Budget(probes=96, precision=0.9, adam_draws=0))
+    assert rough.probes == 16
+    assert rough.totals.rise.relative_error <= 0.9
+
+
+def test_many_blocks_share_signed_products(dense):
+    h, g, _ = dense
+    few = Budget(probes=64, precision=0.02, gradients=5, signs=40, columns=8, adam_draws=0)
+    found = diagnosed(rise=Rise(q=3, blocks=6), budget=few)
+    assert not found.exact_directions
+    assert found.products == 42 + found.probes
+    sizes = [block.d for block in found.blocks]
+    moments = theory.blockwise_moments(h, g, sizes, 3, ETA)
+    t = found.totals
+    assert abs(t.rise.value - moments.mean.item()) <= STANDARD_ERRORS * t.rise.error
+    assert abs(t.rise_std.value - moments.std.item()) <= STANDARD_ERRORS * t.rise_std.error
+    assert t.fo.value == pytest.approx(theory.fo_damage(h, g, ETA).item(), rel=1e-10)
+    assert "estimated with random signs" in str(found)
+
+
+def test_a_quadratic_network_changes_as_predicted():
+    """A linear model with squared error: the loss is its own quadratic model, to the last digit."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 2).double()
+    old = [(torch.randn(6, 4).double(), torch.randn(6, 2).double()) for _ in range(2)]
+    new = [(torch.randn(5, 4).double(), torch.randn(5, 2).double())]
+    loss, rise = nn.MSELoss(), Rise(q=2)
+    found = diagnose(model, old, new, rise=rise, step=0.1, curvature="hessian", loss=loss)
+    objective, where, parameters = parts(model, old, rise, loss)
+    g = Objective(model, new, loss).gradient(where, parameters)
+    before = objective.value()
+
+    def change(x):
+        with torch.no_grad():
+            for p, move in zip(where.names, where.tensors(x), strict=True):
+                parameters[p].sub_(0.1 * move)
+            after = objective.value()
+            for p, move in zip(where.names, where.tensors(x), strict=True):
+                parameters[p].add_(0.1 * move)
+        return after - before
+
+    t = found.totals
+    assert t.change_fo.value == pytest.approx(change(g), rel=1e-9)
+    mean = where.spread(where.numbers("mean_factor")) * g
+    assert t.change_mean_matched.value == pytest.approx(change(mean), rel=1e-9)
+    true = torch.tensor([change(rise_draw(where, g, seed)) for seed in range(1000)])
+    error = true.std() / len(true) ** 0.5 + t.change_rise.error
+    assert abs(true.mean() - t.change_rise.value) < STANDARD_ERRORS * error
+    assert true.std().item() == pytest.approx(t.change_rise_std.value, rel=0.15)
+    assert found.historical_loss == before
+
+
+def test_the_model_is_left_as_it_was():
+    model = network(extra=nn.Dropout(0.3)).train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    diagnose(model, batches(), batches((5,)), budget=Budget(probes=8, adam_draws=1))
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert model.training
+
+
+def test_progress_is_told():
+    told = []
+    diagnosed(budget=Budget(probes=16, precision=0.001, adam_draws=2),
+              progress=lambda done, most: told.append((done, most)))  # fmt: skip
+    assert told[-1] == (4 + 16 + 5, 4 + 16 + 5)
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+
+
+def test_a_block_without_gradient():
+    h, g, past = problem()
+    g[space().blocks[1].at] = 0
+    found = diagnose_operator(DenseOperator(h, space()), g, past, step=ETA)
+    block = found.blocks[1]
+    assert block.lambda_dir is None
+    assert block.excess is None
+    assert block.S.value == 0
+    assert block.lambda_avg.value > 0
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_no_gradient_at_all():
+    h, g, _ = problem()
+    found = diagnose_operator(DenseOperator(h, space()), torch.zeros_like(g))
+    assert found.verdicts == ("The incoming gradient is zero: no rule would move anything.",)
+    assert found.totals.rise.value == 0
+    json.dumps(found.to_dict(), allow_nan=False)
+    assert "no rule would move" in str(found)
+
+
+def test_verdicts_have_the_right_sign():
+    h = torch.diag(torch.linspace(0.1, 4, D, dtype=torch.float64))
+    spend = Budget(probes=16, adam_draws=0)
+    steep, flat = h[-1].clone(), h[0].clone()
+    less, more = (diagnose_operator(DenseOperator(h, space()), g, budget=spend)
+                  for g in (steep, flat))  # fmt: skip
+    assert "does less damage on average" in less.verdicts[0]
+    assert "does more damage on average" in more.verdicts[0]
+    assert "In one step a smaller FO step is the better choice" in less.verdicts[1]
+    assert less.odds.probability > 0.5 > more.odds.probability
+    negative = diagnose_operator(DenseOperator(-h, space()), steep, budget=spend, positive=False)
+    assert "negative curvature in most directions" in negative.verdicts[1]
+    assert all(block.R is None for block in negative.blocks)
+
+
+def test_adam_prices():
+    h, g, _ = problem()
+    operator = DenseOperator(h, space())
+    view = adam_view(operator, g, 400, 0, no_tick)
+    sign = g.sign()
+    assert view.plain.value == pytest.approx((sign @ h @ sign / (g @ sign) ** 2).item(), rel=1e-6)
+    x = draws_of(g)
+    second = shaped_second_moment(space(), g)
+    assert (standard_scores(x.square(), second) < STANDARD_ERRORS).all()
+    u = x / second.sqrt()
+    expected = ((u @ h) * u).sum(1).mean() / (u @ g).mean() ** 2
+    price = view.shaped_gradient
+    assert abs(price.value - expected) < STANDARD_ERRORS * price.error
+    assert view.evenness_plain < view.evenness_shaped <= 1
+    formula = partial(theory.zo_exposure, q=2)
+    assert_close(second[:7], formula(g[:7]).diagonal())

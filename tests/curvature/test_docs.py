@@ -1,0 +1,31 @@
+"""What docs/foresight.md shows can be used as it stands."""
+
+import re
+import tomllib
+from pathlib import Path
+
+from risegrad import curvature
+from risegrad.curvature.commands import calibrate, diagnose, local
+from risegrad.curvature.operators import KINDS
+from risegrad.curvature.settings import parse
+
+PAGE = (Path(__file__).parents[2] / "docs" / "foresight.md").read_text(encoding="utf-8")
+
+
+def test_the_file_it_shows_is_a_file():
+    (text,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    found = parse(tomllib.loads(text))
+    assert found.model.lora == 8
+    assert found.validation.steps == (1, 4)
+
+
+def test_the_names_it_uses_exist():
+    for name in ("Budget", "diagnose", "trace", "top_eigenvalue", "flat_signal", "q_for",
+                 "block_size_for"):  # fmt: skip
+        assert name in PAGE
+        assert callable(getattr(curvature, name))
+    assert set(curvature.__all__) == set(curvature._HOMES)
+    rows = re.findall(r"^\| `([a-z-]+)`", PAGE, re.MULTILINE)
+    assert rows == ["curvature", *KINDS]
+    for command in (calibrate, diagnose, local):
+        assert f"rise {command.NAME} " in PAGE

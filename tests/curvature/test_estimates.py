@@ -1,0 +1,157 @@
+"""Estimates agree with dense matrices within the error that they state."""
+
+import pytest
+import torch
+
+from references import STANDARD_ERRORS, assert_close, standard_scores
+from risegrad.curvature.estimates import Estimate
+from risegrad.curvature.spectrum import first_step_bounds, flat_signal, top_eigenvalue
+from risegrad.curvature.traces import METHODS, trace
+
+D = 40
+
+
+def matrix(kind: str, d: int = D) -> torch.Tensor:
+    torch.manual_seed(5)
+    basis = torch.linalg.qr(torch.randn(d, d, dtype=torch.float64)).Q
+    numbers = torch.arange(1, d + 1, dtype=torch.float64)
+    values = {
+        "decaying": 1 / numbers,
+        "flat": 1 + numbers / d,
+        "low rank": torch.where(numbers <= 3, numbers, 0),
+        "indefinite": torch.where(numbers % 2 == 0, 1.0, -0.4) * 3 / numbers,
+    }[kind]
+    return (basis * values) @ basis.mT
+
+
+class Counted:
+    def __init__(self, matrix):
+        self.matrix, self.products = matrix, 0
+
+    def __matmul__(self, v):
+        self.products += 1 if v.ndim == 1 else v.shape[1]
+        return self.matrix @ v
+
+
+@pytest.mark.parametrize("power", [1, 2])
+@pytest.mark.parametrize("kind", ["decaying", "flat", "indefinite"])
+@pytest.mark.parametrize("method", METHODS)
+def test_traces_are_unbiased_and_know_their_error(method, kind, power):
+    h = matrix(kind)
+    exact = torch.linalg.matrix_power(h, power).trace()
+    found = [trace(h, D, 24, method, power, seed) for seed in range(200)]
+    values = torch.tensor([e.value for e in found], dtype=torch.float64)
+    assert standard_scores(values, exact) < STANDARD_ERRORS
+    # The stated error is the spread of the values: its mean square over seeds.
+    stated = torch.tensor([e.error for e in found]).square().mean().sqrt()
+    assert 0.8 < stated / values.std() < (2 if method == "xtrace" else 1.3)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_traces_count_their_products_and_repeat(method):
+    for power in (1, 2):
+        h = Counted(matrix("decaying"))
+        found = trace(h, D, 24, method, power)
+        assert found.products == h.products <= 24
+        assert trace(h, D, 24, method, power) == found
+        assert trace(h, D, 24, method, power, seed=1) != found
+
+
+@pytest.mark.parametrize("method", ["hutch++", "xtrace"])
+def test_low_rank_is_exact(method):
+    found = trace(matrix("low rank"), D, 24, method)
+    assert found.value == pytest.approx(6, rel=1e-9)
+    assert found.error < 1e-9
+
+
+def test_enough_products_are_exact():
+    h = matrix("indefinite")
+    for power in (1, 2):
+        found = trace(h, D, D, "hutchinson", power)
+        assert found.value == pytest.approx(torch.linalg.matrix_power(h, power).trace().item())
+        assert (found.error, found.products) == (0, D)
+
+
+def test_hutchpp_and_xtrace_beat_hutchinson_where_few_directions_matter():
+    h = matrix("decaying")
+    errors = {
+        method: torch.tensor([trace(h, D, 30, method, seed=s).value for s in range(50)]).std()
+        for method in METHODS
+    }
+    assert errors["hutch++"] < errors["hutchinson"]
+    assert errors["xtrace"] < errors["hutchinson"]
+
+
+@pytest.mark.parametrize("kind", ["decaying", "indefinite", "flat", "low rank"])
+def test_the_largest_eigenvalue(kind):
+    h = Counted(matrix(kind))
+    found = top_eigenvalue(h, D, products=15)
+    values = torch.linalg.eigvalsh(h.matrix)
+    assert found.products == h.products <= 15
+    assert (values - found.value).abs().min() <= found.error + 1e-9
+    assert found.value <= values[-1] + 1e-9
+    complete = top_eigenvalue(h, D, products=D)
+    assert complete.value == pytest.approx(values[-1].item(), rel=1e-8)
+
+
+def test_the_largest_eigenvalue_of_a_number():
+    found = top_eigenvalue(torch.tensor([[3.0]], dtype=torch.float64), 1)
+    assert (found.value, found.error) == (pytest.approx(3.0), 0)
+
+
+@pytest.mark.parametrize("kind", ["decaying", "flat", "low rank"])
+def test_flat_signal_bounds_close_on_the_truth(kind):
+    h, rho = matrix(kind), 0.05
+    g = torch.randn(D, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    exact = (g @ torch.linalg.solve(h + rho * torch.eye(D, dtype=torch.float64), g)).item()
+    widths = []
+    for products in (1, 3, 6, 30):
+        found = flat_signal(h, g, rho, products, tolerance=1e-12)
+        assert found.lower <= exact * (1 + 1e-9)
+        assert exact <= found.upper * (1 + 1e-9)
+        widths.append(found.upper - found.lower)
+    assert widths == sorted(widths, reverse=True)
+    assert found.lower == pytest.approx(exact, rel=1e-6)
+    coarse = flat_signal(h, g, rho, 30, tolerance=0.3)
+    assert coarse.products < 30
+    assert coarse.upper <= 1.3 * coarse.lower
+
+
+def test_the_first_step_is_free():
+    h, rho = matrix("decaying"), 0.2
+    g = torch.randn(D, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    by_products = flat_signal(h, g, rho, 1, tolerance=1e-12)
+    hg = h @ g
+    free = first_step_bounds((g @ g).item(), (g @ hg).item(), (hg @ hg).item(), rho)
+    assert_close(torch.tensor([free.lower, free.upper]),
+                 torch.tensor([by_products.lower, by_products.upper]))  # fmt: skip
+    assert first_step_bounds(0.0, 0.0, 0.0, rho).upper == 0
+    zero = flat_signal(h, torch.zeros(D), rho)
+    assert (zero.lower, zero.upper) == (0, 0)
+
+
+def test_what_an_estimate_says():
+    assert str(Estimate(0.12345, 0.004)) == "0.123 ± 0.004"
+    assert str(Estimate(0.12345)) == "0.123"
+    assert Estimate(2.0, 0.5).relative_error == 0.25
+    assert Estimate(0.0, 0.5).relative_error == float("inf")
+    assert Estimate(0.0).relative_error == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda h, g: trace(h, D, 1), r"products must be at least 6 for hutch\+\+, got 1"),
+        (lambda h, g: trace(h, D, 1, "hutchinson"), "products must be at least 2 for hutchinson"),
+        (lambda h, g: trace(h, D, 3, "xtrace"), "products must be at least 6 for xtrace, got 3"),
+        (lambda h, g: trace(h, D, 0), "products must be an integer >= 1, got 0"),
+        (lambda h, g: trace(h, D, 9, "exact"), "method must be one of hutchinson, hutch"),
+        (lambda h, g: trace(h, D, 9, power=3), "power must be 1 or 2, got 3"),
+        (lambda h, g: flat_signal(h, g, 0.0), "rho must be a number > 0, got 0"),
+        (lambda h, g: flat_signal(-h, g, 0.01), r"H_bb \+ rho I must be positive definite, got p"),
+        (lambda h, g: first_step_bounds(1, -1, 1, 0.5), r"got g'\(H \+ rho I\)g = -0.5"),
+    ],
+)  # fmt: skip
+def test_bad_input(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(matrix("flat"), torch.ones(D, dtype=torch.float64))

@@ -1,0 +1,221 @@
+"""Local validation: on a quadratic every prediction is the truth; elsewhere it says where not."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from curvature.networks import batches, network, parts
+from references import STANDARD_ERRORS, assert_close
+from risegrad.curvature.agreement import agreement, breaking_point, rank_correlation, spreads
+from risegrad.curvature.local import run_local
+from risegrad.curvature.local_report import local_page, local_summary
+from risegrad.curvature.objective import Objective
+from risegrad.curvature.settings import parse
+from risegrad.curvature.validation import (
+    RULES,
+    Bench,
+    Outcome,
+    direction,
+    displacement,
+    step_sizes_for,
+    validate,
+)
+from risegrad.shapers import Rise
+
+HERE = str(Path(__file__).parent)
+
+
+def settings(quadratic=True, **validation):
+    return parse(
+        {
+            "model": {
+                "source": "python",
+                "name": "small_problem:make",
+                "arguments": {"quadratic": quadratic},
+            },
+            "rise": {"q": 2},
+            "warmup": {"steps": 5, "learning_rate": 0.01},
+            "diagnosis": {"budget": {"probes": 24, "precision": 0.05, "columns": 8}},
+            "validation": {"curvatures": ["hessian", "ggn"], "draws": 6} | validation,
+        },
+        HERE,
+    )
+
+
+@pytest.fixture(scope="module")
+def quadratic():
+    return run_local(settings(steps=[1, 2], checkpoints=[0, 2], damages=[0.01, 0.3]))
+
+
+def test_a_quadratic_is_predicted_exactly(quadratic):
+    assert len(quadratic.outcomes) == 2 * 2 * 2 * (1 + 1 + 6 + 6)
+    for outcome in quadratic.outcomes:
+        for curvature in ("hessian", "ggn"):
+            assert outcome.predicted(curvature) == pytest.approx(outcome.true, rel=1e-8, abs=1e-13)
+    for row in quadratic.agreements():
+        assert row.rank_correlation == 1
+        assert row.sign_agreement == 1
+        assert row.better_agreement == 1
+        assert row.relative_error < 1e-8
+
+
+def test_the_draws_have_the_predicted_moments(quadratic):
+    for point in quadratic.checkpoints:
+        assert len(point.predicted) == 2
+        for row in point.predicted:
+            assert row.drawn.draws == 6
+            # The prediction's own error comes on top: its trace is an estimate.
+            assert abs(row.score) < STANDARD_ERRORS
+            assert 0.2 < row.drawn.std / row.std < 2.5
+
+
+def test_checkpoints_are_further_on(quadratic):
+    first, second = quadratic.checkpoints
+    assert (first.steps, second.steps) == (0, 2)
+    assert second.incoming_loss < first.incoming_loss
+
+
+def test_step_sizes_come_from_damages(quadratic):
+    point = quadratic.checkpoints[0]
+    for size, part in zip(point.step_sizes, (0.01, 0.3), strict=True):
+        plain = [o for o in point.outcomes if (o.rule, o.step_size, o.steps) == ("FO", size, 1)]
+        assert plain[0].damage["ggn"] == pytest.approx(part * point.historical_loss, rel=1e-9)
+
+
+def test_a_network_leaves_the_quadratic_picture():
+    found = run_local(settings(False, steps=[1], damages=[1e-6, 30.0], draws=3))
+    small, large = (
+        [o for o in found.outcomes if o.step_size == size]
+        for size in found.checkpoints[0].step_sizes
+    )
+    assert agreement(small, "hessian").relative_error < 0.02
+    assert agreement(large, "hessian").relative_error > 0.1
+    assert breaking_point(found.outcomes, "hessian", 1) == found.checkpoints[0].step_sizes[0]
+    text = local_summary(found)
+    assert "hessian: within 25% of the truth up to" in text
+    page = local_page(found)
+    assert page.count("<svg") == 2
+    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
+
+
+def test_records_hold_no_paths(quadratic):
+    content = quadratic.to_dict()
+    assert content["settings"]["model"]["path"] == ""
+    assert "folder" not in content["settings"]
+    assert HERE not in str(content)
+    assert len(content["checkpoints"][0]["outcomes"]) == 56
+    assert content["agreement"][0]["curvature"] == "hessian"
+
+
+def bench():
+    model = network()
+    kept, where, parameters = parts(model, batches(), Rise(q=3))
+    new = Objective(model, batches((5,), seed=9))
+    return model, Bench.of(kept, new, where, parameters, ("hessian",))
+
+
+def test_the_model_is_put_back_bit_by_bit():
+    model, subject = bench()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    outcomes = validate(subject, [0.1, 1.0], steps=(1, 2), draws=2)
+    assert len(outcomes) == 2 * 2 * (1 + 1 + 2 + 2)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    with pytest.raises(RuntimeError, match="stop"), subject.moved(torch.ones(subject.space.d)):
+        raise RuntimeError("stop")
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_draws_repeat_and_differ():
+    _, subject = bench()
+    first, again, other = (validate(subject, [0.1], (1,), 2, seed) for seed in (0, 0, 1))
+    assert first == again
+    assert [o.true for o in first if o.rule == "FO"] == [o.true for o in other if o.rule == "FO"]
+    assert [o.true for o in first if o.rule == "RISE"] != [
+        o.true for o in other if o.rule == "RISE"
+    ]
+    rise = [o.true for o in first if o.rule == "RISE"]
+    assert rise[0] != rise[1]
+
+
+def test_one_step_and_few_steps_are_descent():
+    model, subject = bench()
+    g = subject.gradient()
+    assert_close(displacement(subject, "FO", 0.1, 1, 0, g), -0.1 * g)
+    two = displacement(subject, "FO", 0.1, 2, 0, g)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = subject.space.flat([subject.parameters[name] for name in subject.space.names])
+    for _ in range(2):
+        optimizer.zero_grad()
+        for x, y in batches((5,), seed=9):
+            torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    after = subject.space.flat([subject.parameters[name] for name in subject.space.names])
+    assert_close(two, after - before)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_rules_have_their_moments(rule):
+    """Means and covariances of the directions, over many draws."""
+    _, subject = bench()
+    where, g = subject.space, subject.gradient()
+    draws = torch.stack([direction(rule, where, g, seed) for seed in range(800)])
+    mean = g if rule == "FO" else where.spread(where.numbers("mean_factor")) * g
+    if rule in ("FO", "mean-matched FO"):
+        assert_close(draws[0], mean)
+        return
+    error = draws.std(0) / len(draws) ** 0.5
+    assert ((draws.mean(0) - mean).abs() < STANDARD_ERRORS * error).all()
+    block = where.blocks[0]
+    own = g[block.at]
+    expected = (own.square() + own @ own) / (block.q + block.d + 1)
+    squares = (draws[:, block.at] - mean[block.at]).square()
+    error = squares.std(0) / len(draws) ** 0.5
+    assert ((squares.mean(0) - expected).abs() < STANDARD_ERRORS * error).all()
+
+
+def outcome(rule="FO", size=1.0, true=1.0, damage=1.0, linear=0.0, steps=1, draw=0):
+    return Outcome(0, rule, size, steps, draw, 1.0, true, linear, {"ggn": damage})
+
+
+def test_agreement_counts_signs_and_winners():
+    rows = [
+        outcome(true=1.0, damage=1.0),
+        outcome("RISE", true=0.5, damage=0.9),  # rightly better
+        outcome("RISE", true=2.0, damage=0.8, draw=1),  # wrongly better
+        outcome("RISE", true=-1.0, damage=0.7, draw=2),  # rightly better, wrong sign
+    ]
+    found = agreement(rows, "ggn")
+    assert found.better_agreement == pytest.approx(2 / 3)
+    assert found.sign_agreement == 0.75
+    assert found.relative_error == pytest.approx((0.8 + 0.6) / 2)
+    assert agreement(rows[:1], "ggn").better_agreement is None
+    assert agreement(rows[:1], "ggn").rank_correlation is None
+    assert agreement([outcome(true=0.0)], "ggn").relative_error == math.inf
+
+
+def test_where_the_picture_breaks():
+    rows = [outcome(size=s, true=1.0, damage=d) for s, d in ((0.1, 1.1), (1.0, 1.2), (9.0, 3.0))]
+    assert breaking_point(rows, "ggn", 1) == 1.0
+    assert breaking_point(rows[2:], "ggn", 1) is None
+
+
+def test_rank_correlation():
+    assert rank_correlation([1, 2, 3, 4], [4, 3, 2, 1]) == -1
+    assert rank_correlation([1, 1, 1], [1, 2, 3]) is None
+    assert rank_correlation([1, 1, 2, 3], [1, 1, 2, 3]) == 1
+
+
+def test_spreads_need_two_draws():
+    rows = [outcome("RISE", true=t, draw=i) for i, t in enumerate((1.0, 3.0))]
+    (found,) = spreads(rows)
+    assert (found.mean, found.draws) == (2.0, 2)
+    assert found.std == pytest.approx(2**0.5)
+    assert spreads(rows[:1]) == []
+
+
+def test_no_positive_curvature_sets_no_step_size():
+    _, subject = bench()
+    with pytest.raises(ValueError, match="the gradient meets no positive curvature"):
+        step_sizes_for(subject, torch.zeros(subject.space.d, dtype=torch.float64), [0.1])

@@ -1,0 +1,144 @@
+"""Block terms: exact ones equal the dense numbers, estimated ones lie within their errors."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from curvature.quadratics import SIZES, dense_terms, no_tick, problem, space
+from references import STANDARD_ERRORS, assert_close, standard_scores
+from risegrad.curvature.estimates import jackknife
+from risegrad.curvature.gradient_terms import (
+    GradientTerms,
+    exact_gradient_terms,
+    signed_gradient_terms,
+)
+from risegrad.curvature.moments import Calibration, evaluate
+from risegrad.curvature.operators import DenseOperator
+from risegrad.curvature.probe_terms import Probes, exposure_scales
+
+
+@pytest.mark.parametrize("kind", ["psd", "indefinite"])
+@pytest.mark.parametrize("columns", [1, 3])
+def test_exact_terms(kind, columns):
+    h, g, past = problem(kind)
+    operator, spent = DenseOperator(h, space(), columns), []
+    found = exact_gradient_terms(operator, g, past, spent.append).terms()
+    expected, _ = dense_terms(h, g, past)
+    for name in GradientTerms.__dataclass_fields__:
+        assert_close(getattr(found, name), getattr(expected, name))
+    assert operator.products == sum(spent) == len(SIZES)
+
+
+def test_signed_terms_are_unbiased():
+    h, g, past = problem("indefinite")
+    operator = DenseOperator(h, space(), columns=4)
+    draws = [
+        signed_gradient_terms(operator, g, past, 6, seed, no_tick).terms() for seed in range(400)
+    ]
+    expected, _ = dense_terms(h, g, past)
+    exact = {"g2", "rows_fo", "rows_mean", "mean_sq", "past_g", "past_sq", "past_mean"}
+    for name in GradientTerms.__dataclass_fields__:
+        values = torch.stack([getattr(draw, name) for draw in draws])
+        if name in exact:
+            assert_close(values[0], getattr(expected, name))
+        else:
+            assert (standard_scores(values, getattr(expected, name)) < STANDARD_ERRORS).all(), name
+
+
+@pytest.mark.parametrize("groups", [(8,), (4, 4)])
+def test_probes_are_unbiased_for_all_blocks_and_pairs(groups):
+    h, g, past = problem()
+    operator = DenseOperator(h, space(), columns=3)
+    _, expected = dense_terms(h, g, past)
+    scales = torch.tensor([0.5, 1.0, 2.0, 1.5], dtype=torch.float64)
+    draws = []
+    for seed in range(600):
+        probes = Probes(scales)
+        for count in groups:
+            probes.add(operator, count, seed, no_tick)
+        draws.append(probes.terms())
+    for name in ("trace", "norms"):
+        values = torch.stack([getattr(draw, name) for draw in draws])
+        scores = standard_scores(values, getattr(expected, name))
+        # The block of one coordinate has a sign as its only probe: what it sees of itself is exact.
+        assert (scores.nan_to_num(0) < STANDARD_ERRORS).all(), name
+    assert probes.count == 8
+    assert_close(probes.trace_samples().mean(0), probes.terms().trace)
+
+
+@pytest.mark.parametrize("groups", [(9,), (5, 4)])
+def test_leaving_out_a_probe_is_never_having_drawn_it(groups):
+    h, _, _ = problem()
+    operator = DenseOperator(h, space())
+    probes = Probes(torch.ones(4, dtype=torch.float64))
+    for count in groups:
+        probes.add(operator, count, 0, no_tick)
+    smaller = Probes(torch.ones(4, dtype=torch.float64))
+    for count in (*groups[:-1], groups[-1] - 1):
+        smaller.add(operator, count, 0, no_tick)
+    left = probes.without(probes.count - 1)
+    assert_close(left.trace, smaller.terms().trace)
+    assert_close(left.norms, smaller.terms().norms)
+
+
+def test_leaving_out_a_signed_product():
+    h, g, past = problem()
+    operator = DenseOperator(h, space())
+    nine, eight = (signed_gradient_terms(operator, g, past, k, 0, no_tick) for k in (9, 8))
+    for name in GradientTerms.__dataclass_fields__:
+        assert_close(getattr(nine.without(8), name), getattr(eight.terms(), name))
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_stated_errors_cover_the_truth(signed):
+    """Over many seeds: no bias beyond the errors, and errors neither too small nor far too big."""
+    h, g, past = problem()
+    operator = DenseOperator(h, space(), columns=8)
+    formula = partial(evaluate, c=Calibration.of(space()), eta=0.3)
+    exact = formula(*dense_terms(h, g, past))
+    scales = exposure_scales(space(), dense_terms(h, g, past)[0].g2)
+    misses = {name: [] for name in ("damage.rise", "damage.rise_std", "gap.total", "lambda_avg",
+                                    "change.rise", "change.rise_std")}  # fmt: skip
+    for seed in range(30):
+        if signed:
+            gradient = signed_gradient_terms(operator, g, past, 16, seed, no_tick)
+        else:
+            gradient = exact_gradient_terms(operator, g, past, no_tick)
+        probes = Probes(scales)
+        probes.add(operator, 16, 1000 + seed, no_tick)
+        values, errors = jackknife(formula, [gradient, probes])
+        for name, scores in misses.items():
+            scores.append(((values[name] - exact[name]) / errors[name]).item())
+    for name, scores in misses.items():
+        scores = torch.tensor(scores)
+        assert scores.abs().quantile(0.95) < 3.5, name
+        assert 0.4 < scores.std() < 1.5, name
+
+
+def test_exact_sources_have_no_error():
+    h, g, past = problem()
+    operator = DenseOperator(h, space())
+    gradient = exact_gradient_terms(operator, g, past, no_tick)
+    probes = Probes(torch.ones(4, dtype=torch.float64))
+    probes.add(operator, 8, 0, no_tick)
+    formula = partial(evaluate, c=Calibration.of(space()), eta=1.0)
+    _, errors = jackknife(formula, [gradient, probes])
+    assert errors["damage.fo"] == 0
+    assert errors["damage.mean_matched"] == 0
+    assert errors["damage.rise"] > 0
+    with pytest.raises(IndexError, match="exact terms have no draw 0"):
+        gradient.without(0)
+
+
+def test_scales_have_a_floor():
+    scales = exposure_scales(space(), torch.tensor([0.0, 1.0, 4.0, 1.0], dtype=torch.float64))
+    assert (scales > 0).all()
+    assert scales[2] == (4 / (3 + 1 + 1)) ** 0.5
+    assert (exposure_scales(space(), torch.zeros(4, dtype=torch.float64)) == 1).all()
+
+
+def test_too_few_signed_products():
+    h, g, past = problem()
+    with pytest.raises(ValueError, match="signed products must be at least 3, got 2"):
+        signed_gradient_terms(DenseOperator(h, space()), g, past, 2, 0, no_tick)
