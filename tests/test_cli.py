@@ -29,7 +29,7 @@ def failing(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, list[s
 def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
-    assert "examples:\n  rise sandbox\n" in text
+    assert "examples:\n  rise list\n" in text
     assert "'rise COMMAND --help' explains each command" in text
     for command in COMMANDS:
         assert command.NAME in text

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from risegrad.attachment import Attachment, attach
     from risegrad.blocks import Blocks
+    from risegrad.curvature.diagnosis import diagnose
     from risegrad.rule import shape
     from risegrad.shapers import CovarianceNoise, IsotropicNoise, Rise, ScaledFO
 
@@ -19,6 +20,7 @@ __all__ = [
     "Rise",
     "ScaledFO",
     "attach",
+    "diagnose",
     "shape",
 ]
 
@@ -32,6 +34,7 @@ _HOMES = {
     "Rise": "shapers",
     "ScaledFO": "shapers",
     "attach": "attachment",
+    "diagnose": "curvature.diagnosis",
     "shape": "rule",
 }
 

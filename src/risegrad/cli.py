@@ -14,6 +14,9 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import NoReturn, Protocol
 
+from risegrad.curvature.commands import calibrate, diagnose, local
+from risegrad.lab.commands import completion, report, run, show
+from risegrad.lab.commands import list as listing
 from risegrad.sandbox import command as sandbox
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -36,12 +39,25 @@ class CommandModule(Protocol):
     def plan(self, args: argparse.Namespace) -> Callable[[], int]: ...
 
 
-_SANDBOX: CommandModule = sandbox
-COMMANDS = (_SANDBOX,)
+COMMANDS: tuple[CommandModule, ...] = (
+    listing,
+    show,
+    run,
+    report,
+    calibrate,
+    diagnose,
+    local,
+    sandbox,
+    completion,
+)
 
 DESCRIPTION = """\
 RISE replaces each block of an exact gradient by a randomized shape of it, so that a model adapts
-to a new task with less exposure of what it knew. This command runs what the project can show."""
+to a new task with less exposure of what it knew. This command runs what the project can show.
+
+An experiment is a TOML file: a stream of tasks, a model, and one row per way of learning. 'list'
+names what there is, 'show' says what would run, 'run' does it and can be stopped and repeated at
+any time, 'report' makes a page with the paper's figures beside ours."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -62,11 +78,13 @@ def build_parser() -> argparse.ArgumentParser:
     _add_debug(parser, default=False)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
     for command in COMMANDS:
-        _add_command(commands, command)
+        _add_command(commands, command, parser)
     return parser
 
 
-def _add_command(commands: "argparse._SubParsersAction[_Parser]", command: CommandModule) -> None:
+def _add_command(
+    commands: "argparse._SubParsersAction[_Parser]", command: CommandModule, root: _Parser
+) -> None:
     parser = commands.add_parser(
         command.NAME,
         help=command.SUMMARY,
@@ -77,7 +95,7 @@ def _add_command(commands: "argparse._SubParsersAction[_Parser]", command: Comma
     command.add_arguments(parser)
     # Suppressed, so that a --debug before the subcommand is not overwritten by this one's default.
     _add_debug(parser, default=argparse.SUPPRESS)
-    parser.set_defaults(plan=command.plan, parser=parser)
+    parser.set_defaults(plan=command.plan, parser=parser, root=root)
 
 
 def _add_debug(parser: argparse.ArgumentParser, *, default: object) -> None:

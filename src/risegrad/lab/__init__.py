@@ -1,0 +1,1 @@
+"""From an experiment file to a table beside the paper's: runs, records, report."""

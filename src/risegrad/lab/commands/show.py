@@ -1,0 +1,110 @@
+"""``rise show``: what ``rise run`` would do."""
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from risegrad.lab.commands.common import add_experiment, overrides
+
+if TYPE_CHECKING:
+    from risegrad.lab.experiment import Experiment
+    from risegrad.lab.grid import Cell
+    from risegrad.lab.workload import Workload
+
+NAME = "show"
+SUMMARY = "show the runs of an experiment, which are done, and how much work they are"
+DESCRIPTION = """\
+Expands an experiment into its runs, one per row, varied value and seed, without running anything:
+label, seed, id, what the folder of runs has of it, and an estimate of the work that is left.
+With --json, everything including the full configuration of each run."""
+EXAMPLES: tuple[str, ...] = (
+    "rise show digits",
+    "rise show digits --set rule.q=8 --json",
+    "rise show my/experiment.toml --out out/q8 --only RISE",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_experiment(parser)
+    parser.add_argument("--json", action="store_true", help="machine-readable, and complete")
+
+
+def plan(args: argparse.Namespace) -> Callable[[], int]:
+    from risegrad.lab import workload
+    from risegrad.lab.experiment import load_experiment
+    from risegrad.lab.grid import choose, expand
+
+    experiment = load_experiment(args.experiment, overrides(args))
+    work = workload.load(args.workload)
+    cells = choose(expand(experiment, work.read_config), args.only)
+    return lambda: execute(experiment, cells, work, args.out, args.json)
+
+
+def execute(
+    experiment: "Experiment", cells: "Sequence[Cell]", work: "Workload", out: Path, as_json: bool
+) -> int:
+    rows = {cell.order: cell for cell in cells}  # the seeds of a row cost the same
+    works = {order: _estimate(cell, work) for order, cell in rows.items()}
+    runs = [_run(cell, out) | {"estimate": works[cell.order]} for cell in cells]
+    left = total(run["estimate"] for run in runs if run["state"] != "done")
+    if as_json:
+        head = {"experiment": experiment.name, "title": experiment.title}
+        print(json.dumps(head | {"runs": runs, "left": left}, indent=1))
+        return 0
+    from risegrad.lab.outcome import columns
+
+    print(" - ".join(filter(None, [experiment.name, experiment.title])))
+    if experiment.description:
+        print(experiment.description)
+    lines = [[run["label"], str(run["seed"]), run["id"][:12], run["state"]] for run in runs]
+    print(f"\n{columns([['', 'seed', 'id', 'state'], *lines], right=False)}\n")
+    states = Counter(run["state"] for run in runs)
+    print(f"{len(runs)} runs: " + ", ".join(f"{n} {state}" for state, n in states.items()))
+    if left:
+        print("left to do: " + ", ".join(f"{_count(n)} {name}" for name, n in left.items()))
+    for problem in dict.fromkeys(one["problem"] for one in works.values() if "problem" in one):
+        print(f"no estimate: {problem}")
+    return 0
+
+
+def _estimate(cell: "Cell", work: "Workload") -> dict[str, Any]:
+    """An estimate looks at the data, which may not be here: no reason to show nothing."""
+    try:
+        return work.estimate(work.read_config(cell.settings))
+    except Exception as error:
+        return {"problem": " ".join(str(error).split()) or type(error).__name__}
+
+
+def _run(cell: "Cell", out: Path) -> dict[str, Any]:
+    from risegrad.lab import lock
+    from risegrad.lab.state import State, look
+
+    folder = out / cell.folder
+    state, _ = look(folder, cell.id)
+    running = state is not State.DONE and lock.taken(folder)
+    return {
+        "label": cell.row.label,
+        "section": cell.row.section,
+        "seed": cell.seed,
+        "id": cell.id,
+        "state": "running" if running else state.value,
+        "folder": str(folder),
+        "config": cell.config,
+    }
+
+
+def total(estimates: Any) -> dict[str, float]:
+    """The sums of what can be added."""
+    found: dict[str, float] = {}
+    for estimate in estimates:
+        for name, value in estimate.items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                found[name] = found.get(name, 0) + value
+    return found
+
+
+def _count(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"

@@ -1,0 +1,157 @@
+"""One run, in the process that calls this: lock, work, record."""
+
+import errno
+import os
+import shutil
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from risegrad.lab import lock, surroundings, workload
+from risegrad.lab.grid import Cell
+from risegrad.lab.progress import Progress, Scalars
+from risegrad.lab.records import SCHEMA, write_record
+from risegrad.lab.state import BROKEN, ERROR, RECORD, STARTS, State, look
+from risegrad.settings import as_plain
+
+CHECKPOINTS = "checkpoints"
+DONE, FAILED, ELSEWHERE, UNWRITABLE = "done", "failed", "elsewhere", "unwritable"
+
+CANNOT_WRITE = frozenset({errno.ENOSPC, errno.EROFS, errno.EDQUOT})
+"""Errors that the next run would meet as well."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """A cell and how to run it; plain data that any process can be given."""
+
+    id: str
+    experiment: str
+    row: dict[str, Any]
+    seed: int
+    settings: dict[str, Any]
+    config: dict[str, Any]
+    folder: str
+    workload: str = workload.DEFAULT
+    tensorboard: bool = False
+    processes: int = 1
+
+    def plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def order_for(
+    cell: Cell, out: Path, work: str, tensorboard: bool = False, processes: int = 1
+) -> Order:
+    row = as_plain(cell.row) | {"order": cell.order}
+    return Order(
+        cell.id, cell.experiment, row, cell.seed, cell.settings, cell.config,
+        str((out / cell.folder).absolute()), work, tensorboard, processes,
+    )  # fmt: skip
+
+
+def execute(order: Order) -> tuple[str, str]:
+    """Do the run unless it is done; how it ended, and what is to be said about that."""
+    folder = Path(order.folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with lock.held(folder):
+            return _execute(order, folder)
+    except lock.Elsewhere as error:
+        return ELSEWHERE, str(error)
+    except OSError as error:
+        return UNWRITABLE, unwritable(folder, error)
+
+
+def unwritable(folder: Path, error: OSError) -> str:
+    return f"{folder} cannot be written ({error.strerror or error})"
+
+
+def _execute(order: Order, folder: Path) -> tuple[str, str]:
+    state, _ = look(folder, order.id)
+    if state is State.DONE:  # by someone else, between the decision and the lock
+        return DONE, ""
+    if state is State.BROKEN:
+        os.replace(folder / RECORD, folder / BROKEN)
+    tidy(folder)
+    starts = _sign(folder)
+    clock = time.perf_counter()
+    try:
+        result = _perform(order, folder)
+        seconds = {"total": round(time.perf_counter() - clock, 3)} | result.pop("seconds", {})
+        write_record(folder / RECORD, _record(order, result, starts, seconds))
+        # The record is what a run leaves; its last states would fill disks for nothing.
+        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+    except (Exception, SystemExit) as error:
+        if isinstance(error, OSError) and error.errno in CANNOT_WRITE:
+            return UNWRITABLE, unwritable(folder, error)
+        fail(folder, traceback.format_exc())
+        return FAILED, f"{type(error).__name__}: {error}"
+    return DONE, ""
+
+
+def tidy(folder: Path) -> None:
+    """Remove what a killed or failed attempt left."""
+    (folder / ERROR).unlink(missing_ok=True)
+    for leftover in folder.glob(".record-*"):
+        leftover.unlink(missing_ok=True)
+
+
+def fail(folder: Path, text: str) -> None:
+    """Leave the reason in the run's folder."""
+    (folder / ERROR).write_text(text, encoding="utf-8", errors="replace")
+
+
+def _sign(folder: Path) -> list[str]:
+    """Add a line for this start; the moments of all of them."""
+    with (folder / STARTS).open("a+", encoding="utf-8") as stream:
+        stream.write(f"{_now()}\n")
+        stream.flush()
+        stream.seek(0)
+        return stream.read().split()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _perform(order: Order, folder: Path) -> dict[str, Any]:
+    from risegrad.lab.companions import companions  # which needs an Order
+
+    work = workload.load(order.workload)
+    scalars = Scalars(folder) if order.tensorboard else None
+    report: Callable[[dict[str, Any]], None] = Progress(folder, scalars)
+    try:
+        with companions(order):
+            return dict(work.perform(work.read_config(order.settings), folder, report))
+    finally:
+        if scalars is not None:
+            scalars.close()
+
+
+def _record(
+    order: Order, result: dict[str, Any], starts: list[str], seconds: dict[str, Any]
+) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "id": order.id,
+        "experiment": order.experiment,
+        "row": order.row,
+        "seed": order.seed,
+        "config": order.config,
+        "result": result,
+        "run": {
+            "started": starts[0],
+            "finished": _now(),
+            "resumed": len(starts) - 1,
+            "seconds": seconds,
+            "memory": surroundings.memory(),
+            "environment": surroundings.environment(),
+            "git": surroundings.git(),
+            "inputs": surroundings.inputs(order.settings),
+        },
+    }

@@ -1,0 +1,162 @@
+"""From an experiment to its cells: one run each, named by what it will do."""
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any
+
+from risegrad.lab.experiment import LARGEST_GRID, Experiment, RowTable, Table
+from risegrad.lab.records import Row
+from risegrad.settings import as_plain, digest, merge, override, place_value, unknown
+
+LOCATIONS = frozenset({"data", "weights"})
+"""Keys that say where something lies on this machine, not what it is."""
+
+ReadConfig = Callable[[Mapping[str, Any]], Any]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run."""
+
+    experiment: str
+    row: Row
+    order: int
+    """the row's place in the table"""
+    seed: int
+    settings: Table
+    """what the workload reads, with this machine's paths"""
+    config: Table
+    """what the record keeps and the id is made of: paths by their last part only"""
+    id: str
+
+    @property
+    def folder(self) -> Path:
+        """Below the output folder; by construction two plain names."""
+        return Path(self.experiment) / f"{slug(self.row.label)}-s{self.seed}-{self.id[:12]}"
+
+    @property
+    def title(self) -> str:
+        return f"{self.row.label} seed {self.seed}"
+
+
+def expand(experiment: Experiment, read_config: ReadConfig) -> list[Cell]:
+    """Every row, every combination that it varies, every seed; no run twice."""
+    cells: dict[str, Cell] = {}
+    rows = _rows(experiment)
+    if len(rows) * len(experiment.seeds) > LARGEST_GRID:
+        raise ValueError(f"{experiment.name}: more than {LARGEST_GRID} runs")
+    for order, (row, plain) in enumerate(rows):
+        for seed in experiment.seeds:
+            cell = _cell(experiment.name, row, order, plain | {"seed": seed}, read_config)
+            if cell.id in cells:
+                raise ValueError(
+                    f"{experiment.name}: {cells[cell.id].title!r} and {cell.title!r} are the same "
+                    f"run: all their settings agree"
+                )
+            cells[cell.id] = cell
+    return list(cells.values())
+
+
+def slug(text: str) -> str:
+    """Text as a part of a file name: letters, digits and single dashes, at most 48."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:48].strip("-") or "run"
+
+
+def public(plain: Any, key: str = "") -> Any:
+    """The settings without this machine's folders."""
+    if isinstance(plain, dict):
+        return {name: public(value, name) for name, value in plain.items()}
+    if isinstance(plain, list):
+        return [public(value, key) for value in plain]
+    is_path = key in LOCATIONS and isinstance(plain, str) and bool(PurePath(plain).name)
+    return PurePath(plain).name if is_path else plain
+
+
+def absolute(plain: Any, key: str = "") -> Any:
+    """The settings with existing files by their full path: a worker may stand elsewhere."""
+    if isinstance(plain, dict):
+        return {name: absolute(value, name) for name, value in plain.items()}
+    if isinstance(plain, list):
+        return [absolute(value, key) for value in plain]
+    if key in LOCATIONS and isinstance(plain, str) and plain:
+        path = Path(plain).expanduser()
+        return str(path.absolute()) if path.exists() else plain
+    return plain
+
+
+def _cell(experiment: str, row: Row, order: int, plain: Table, read_config: ReadConfig) -> Cell:
+    try:
+        settings = as_plain(read_config(plain))
+    except ValueError as error:
+        raise ValueError(f"{experiment}: row {row.label!r}: {error}") from error
+    config = public(settings)
+    return Cell(
+        experiment, row, order, plain["seed"], absolute(settings), config, id=digest(config)
+    )
+
+
+def _rows(experiment: Experiment) -> list[tuple[Row, Table]]:
+    found = [pair for table in experiment.rows for pair in _variants(experiment, table)]
+    for label, times in Counter(row.label for row, _ in found).items():
+        if times > 1:
+            raise ValueError(f"{experiment.name}: {times} rows are called {label!r}")
+    return found
+
+
+def _variants(experiment: Experiment, table: RowTable) -> Iterator[tuple[Row, Table]]:
+    """The row, once for every combination of what it varies."""
+    base = merge({"domain": experiment.domain} | experiment.given(), table.given())
+    for values in itertools.product(*table.vary.values()):
+        plain, varied = base, dict(zip(table.vary, values, strict=True))
+        try:
+            for place, value in varied.items():
+                plain = place_value(plain, place, value)
+            for assignment in experiment.overrides:
+                plain = override(plain, assignment)
+            label = _label(table.label, plain, varied)
+        except ValueError as error:
+            raise ValueError(f"{experiment.name}: row {table.label!r}: {error}") from error
+        yield Row(label, table.section, table.paper, table.baseline), plain
+
+
+PLACEHOLDER = re.compile(r"\{([a-z_]+(?:\.[a-z0-9_]+)+)\}")
+
+
+def _label(label: str, plain: Table, varied: Table) -> str:
+    """The label with ``{rule.q}`` filled in; what varies and is not in it stands behind it."""
+    shown = set(PLACEHOLDER.findall(label))
+    rest = [f"{p.split('.')[-1]}={_text(v)}" for p, v in varied.items() if p not in shown]
+    filled = PLACEHOLDER.sub(lambda match: _text(_look(plain, match[1])), label)
+    return f"{filled} ({', '.join(rest)})" if rest else filled
+
+
+def _look(plain: Table, place: str) -> Any:
+    value: Any = plain
+    for part in place.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            raise ValueError(f"the label's {{{place}}} is not set in the file")
+        value = value[part]
+    return value
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def choose(cells: list[Cell], only: Sequence[str]) -> list[Cell]:
+    """The cells with one of these labels, or whose id begins so; all of them if none is given."""
+    if not only:
+        return cells
+    for word in only:
+        if not any(_matches(cell, word) for cell in cells):
+            labels = dict.fromkeys(cell.row.label for cell in cells)
+            raise ValueError(f"--only {word!r}: {unknown(word, labels)}")
+    return [cell for cell in cells if any(_matches(cell, word) for word in only)]
+
+
+def _matches(cell: Cell, word: str) -> bool:
+    return cell.row.label == word or (len(word) >= 4 and cell.id.startswith(word))

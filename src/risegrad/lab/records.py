@@ -1,0 +1,400 @@
+"""Records: what a run leaves behind, one JSON file each; ``docs/records.md`` explains the fields.
+
+``write_record`` checks what it writes with the reader's own rules, so that whatever it wrote can be
+read. Keys that this version does not know are ignored; a newer ``schema`` is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from risegrad.sandbox.files import write_json
+
+SCHEMA = 1
+NAME = "record.json"
+"""What a run calls its record; in a folder, other ``*.json`` files may be records too."""
+
+LARGEST = 256 * 2**20  # bytes; a record is far smaller, a file beyond this is a mistake
+SLACK = 1e-3  # how far a percentage may lie outside [0, 100] by rounding
+
+
+class RecordError(ValueError):
+    """A file that cannot be used as a record: which, and why."""
+
+    def __init__(self, path: Path | str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path, self.reason = Path(path), reason
+
+
+class NotARecord(RecordError):
+    """Readable JSON that is something else; no reason to worry where a folder was searched."""
+
+
+@dataclass(frozen=True)
+class PaperCell:
+    """Which figure of the paper a row stands beside."""
+
+    table: str
+    row: str
+    column: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """Where a run stands in a table; runs with the same experiment and label share a row."""
+
+    label: str
+    section: str = ""
+    paper: PaperCell | None = None
+    baseline: bool = False
+
+
+@dataclass(frozen=True)
+class Task:
+    name: str
+    classes: tuple[str, ...] = ()
+    train: int = 0
+    validation: int = 0
+    test: int = 0
+
+
+@dataclass(frozen=True)
+class Score:
+    """Percentages: ``matrix[t][i]`` on task ``i`` after session ``t``, ``union[t]`` on all seen.
+
+    Entries above the diagonal may be absent or None; ``union`` is empty where it was not measured.
+    """
+
+    matrix: tuple[tuple[float | None, ...], ...]
+    union: tuple[float | None, ...] = ()
+
+    def at(self, t: int, i: int) -> float | None:
+        return self.matrix[t][i] if i < len(self.matrix[t]) else None
+
+
+@dataclass(frozen=True)
+class Loss:
+    task: int
+    epoch: int
+    loss: float | None
+    """None where it was not a number"""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What two identical runs have in common."""
+
+    tasks: tuple[Task, ...]
+    scores: Mapping[str, Score]
+    main_score: str
+    metrics: Mapping[str, float | None]
+    losses: tuple[Loss, ...] = ()
+    trainable: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Run:
+    """What may differ between two identical runs. Seconds of training and scoring are per task."""
+
+    started: str = ""
+    finished: str = ""
+    resumed: int = 0
+    train_seconds: tuple[float | None, ...] = ()
+    score_seconds: tuple[float | None, ...] = ()
+    total_seconds: float | None = None
+    peak_rss_bytes: float | None = None
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    git: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Record:
+    path: Path
+    id: str
+    experiment: str
+    row: Row
+    seed: int
+    config: Mapping[str, Any]
+    result: Result
+    run: Run
+
+    def setting(self, *keys: str) -> Any:
+        """A value of the configuration, ``setting("rule", "q")``, or None."""
+        value: Any = self.config
+        for key in keys:
+            if not isinstance(value, Mapping):
+                return None
+            value = value.get(key)
+        return value
+
+
+def read_record(path: Path | str) -> Record:
+    """The record in a file; a ``RecordError`` names the file and what is wrong with it."""
+    path = Path(path)
+    return _record(path, _Part(path, "", _load(path)))
+
+
+def read_records(paths: Iterable[Path | str]) -> tuple[list[Record], list[RecordError]]:
+    """The records in files and folders, and what could not be read.
+
+    In a folder, JSON that is no record at all is passed over unless it is called ``record.json``.
+    """
+    places = [Path(path) for path in paths]
+    given = {place.resolve() for place in places}
+    records: list[Record] = []
+    problems: list[RecordError] = []
+    for path in find_records(places):
+        try:
+            records.append(read_record(path))
+        except NotARecord as error:
+            if path.name == NAME or path.resolve() in given:
+                problems.append(error)
+        except RecordError as error:
+            problems.append(error)
+    return records, problems
+
+
+def find_records(paths: Iterable[Path | str]) -> list[Path]:
+    """The files that may be records, each once: files as given, ``*.json`` below folders, sorted.
+
+    Hidden files and folders are left out: they are unfinished writes, caches and the like.
+    """
+    found: dict[Path, Path] = {}
+    for path in map(Path, paths):
+        for file in _below(path) if path.is_dir() else [path]:
+            found.setdefault(file.resolve(), file)
+    return list(found.values())
+
+
+def write_record(path: Path | str, content: dict[str, Any]) -> None:
+    """Check and write atomically: a reader sees the old file or the whole new one."""
+    path = Path(path)
+    _record(path, _Part(path, "", _faithful(path, content)))
+    write_json(path, content)
+
+
+def _below(folder: Path) -> list[Path]:
+    found = []
+    for parent, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        names = sorted(name for name in files if name.endswith(".json") and name[0] != ".")
+        found += [Path(parent, name) for name in names if Path(parent, name).is_file()]
+    return found
+
+
+def _load(path: Path) -> Any:
+    try:
+        if path.stat().st_size > LARGEST:
+            raise RecordError(path, f"larger than {LARGEST // 2**20} MiB: this is no record")
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise RecordError(path, f"cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise RecordError(path, "is not UTF-8 text") from error
+    if not text.strip():
+        raise RecordError(path, "is empty")
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RecordError(path, f"is not complete JSON ({error})") from error
+    return _faithful(path, content)
+
+
+def _faithful(path: Path, content: Any) -> Any:
+    """Content that every JSON reader and UTF-8 can carry: no NaN, infinity or half a character."""
+    try:
+        json.dumps(content, allow_nan=False, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise RecordError(path, "has text that is not Unicode") from error
+    except ValueError as error:
+        raise RecordError(path, "has NaN or infinity; write null where undefined") from error
+    except TypeError as error:
+        raise RecordError(path, str(error)) from error
+    return content
+
+
+class _Part:
+    """One JSON object and its place in the file, for errors that name the field."""
+
+    def __init__(self, path: Path, place: str, content: Any) -> None:
+        if not isinstance(content, dict):
+            kind = NotARecord if not place else RecordError
+            raise kind(path, f"{place or 'the record'} must be an object, got {_short(content)}")
+        self.path, self.place, self.content = path, place, content
+
+    def where(self, key: str) -> str:
+        return f"{self.place}.{key}".lstrip(".")
+
+    def fail(self, key: str, expected: str) -> RecordError:
+        if key not in self.content:
+            return RecordError(self.path, f"{self.where(key)} is missing, expected {expected}")
+        got = _short(self.content[key])
+        return RecordError(self.path, f"{self.where(key)} must be {expected}, got {got}")
+
+    def has(self, key: str) -> bool:
+        return self.content.get(key) is not None
+
+    def part(self, key: str, optional: bool = False) -> _Part:
+        value = {} if optional and not self.has(key) else self.content.get(key)
+        if not isinstance(value, dict):
+            raise self.fail(key, "an object")
+        return _Part(self.path, self.where(key), value)
+
+    def parts(self, key: str) -> list[_Part]:
+        place = self.where(key)
+        return [_Part(self.path, f"{place}[{i}]", item) for i, item in enumerate(self.list(key))]
+
+    def list(self, key: str) -> Sequence[Any]:
+        value = self.content[key] if self.has(key) else []
+        if not isinstance(value, list):
+            raise self.fail(key, "a list")
+        return value
+
+    def text(self, key: str, default: str | None = None) -> str:
+        value = self.content[key] if self.has(key) else default
+        if not isinstance(value, str):
+            raise self.fail(key, "text")
+        return value
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        values = self.list(key)
+        if not all(isinstance(value, str) for value in values):
+            raise self.fail(key, "a list of texts")
+        return tuple(values)
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        value = self.content[key] if self.has(key) else default
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.fail(key, "an integer")
+        return value
+
+    def flag(self, key: str) -> bool:
+        value = self.content[key] if self.has(key) else False
+        if not isinstance(value, bool):
+            raise self.fail(key, "true or false")
+        return value
+
+    def number(self, key: str) -> float | None:
+        """None where it is null or absent."""
+        return None if not self.has(key) else self._number(self.content[key], key)
+
+    def numbers(self, key: str) -> tuple[float | None, ...]:
+        return tuple(None if v is None else self._number(v, key) for v in self.list(key))
+
+    def _number(self, value: Any, key: str) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.fail(key, "numbers")
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise self.fail(key, "numbers that a float can hold") from error
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _record(path: Path, part: _Part) -> Record:
+    if not part.content.keys() & {"experiment", "row", "result"}:
+        raise NotARecord(path, "is not a record: no experiment, row or result")
+    schema = part.integer("schema")
+    if schema > SCHEMA:
+        raise RecordError(path, f"has schema {schema}, newer than {SCHEMA}, the newest known here")
+    if schema < 1:
+        raise part.fail("schema", f"between 1 and {SCHEMA}")
+    return Record(
+        path=path,
+        id=part.text("id"),
+        experiment=part.text("experiment"),
+        row=_row(part.part("row")),
+        seed=part.integer("seed"),
+        config=part.part("config").content,
+        result=_result(part.part("result")),
+        run=_run(part.part("run", optional=True)),
+    )
+
+
+def _row(part: _Part) -> Row:
+    label = part.text("label")
+    if not label.strip():
+        raise part.fail("label", "text that is not blank")
+    paper = None
+    if part.has("paper"):
+        cell = part.part("paper")
+        paper = PaperCell(cell.text("table"), cell.text("row"), cell.text("column", ""))
+    return Row(label, part.text("section", ""), paper, part.flag("baseline"))
+
+
+def _result(part: _Part) -> Result:
+    tasks = tuple(_task(item) for item in part.parts("tasks"))
+    if not tasks:
+        raise part.fail("tasks", "a list with at least one task")
+    named = part.part("scores")
+    scores = {name: _score(named.part(name), len(tasks)) for name in named.content}
+    main_score = part.text("main_score")
+    if main_score not in scores:
+        raise part.fail("main_score", f"one of {sorted(scores)}")
+    metrics = part.part("metrics")
+    trainable = part.part("trainable", optional=True)
+    return Result(
+        tasks=tasks,
+        scores=scores,
+        main_score=main_score,
+        metrics={name: metrics.number(name) for name in metrics.content},
+        losses=tuple(
+            Loss(p.integer("task"), p.integer("epoch"), p.number("loss"))
+            for p in part.parts("losses")
+        ),
+        trainable={name: trainable.integer(name) for name in trainable.content},
+        notes=part.texts("notes"),
+    )
+
+
+def _task(part: _Part) -> Task:
+    counts = {name: part.integer(name, 0) for name in ("train", "validation", "test")}
+    return Task(part.text("name"), part.texts("classes"), **counts)
+
+
+def _score(part: _Part, tasks: int) -> Score:
+    rows = part.list("matrix")
+    if len(rows) != tasks:
+        raise part.fail("matrix", f"one row per task, {tasks} here")
+    whole = _Part(part.path, f"{part.place}.matrix", {str(t): row for t, row in enumerate(rows)})
+    matrix = tuple(_percentages(whole, str(t), tasks) for t in range(tasks))
+    union = _percentages(part, "union", tasks)
+    if union and len(union) != tasks:
+        raise part.fail("union", f"one number per task, {tasks} here, or none")
+    return Score(matrix, union)
+
+
+def _percentages(part: _Part, key: str, most: int) -> tuple[float | None, ...]:
+    values = part.numbers(key)
+    if len(values) > most:
+        raise part.fail(key, f"at most {most} numbers")
+    if not all(v is None or -SLACK <= v <= 100 + SLACK for v in values):
+        raise part.fail(key, "percentages in [0, 100]")
+    return values
+
+
+def _run(part: _Part) -> Run:
+    seconds, memory = part.part("seconds", optional=True), part.part("memory", optional=True)
+    return Run(
+        started=part.text("started", ""),
+        finished=part.text("finished", ""),
+        resumed=part.integer("resumed", 0),
+        train_seconds=seconds.numbers("train"),
+        score_seconds=seconds.numbers("score"),
+        total_seconds=seconds.number("total"),
+        peak_rss_bytes=memory.number("peak_rss_bytes"),
+        environment=part.part("environment", optional=True).content,
+        git=part.part("git", optional=True).content,
+        inputs=part.part("inputs", optional=True).content,
+    )

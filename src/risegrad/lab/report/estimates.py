@@ -1,0 +1,90 @@
+"""Means, deviations and t intervals of a few numbers; no scipy at run time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and sample standard deviation (divisor n - 1); no deviation where ``n`` is 1."""
+
+    mean: float
+    sd: float | None
+    n: int
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean and the ends of its confidence interval, which are None where ``n`` is 1."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    n: int
+
+    @property
+    def excludes_zero(self) -> bool:
+        return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
+
+
+def spread(values: Iterable[float | None]) -> Spread | None:
+    """Of the values that are there; None if none is.
+
+    >>> spread([1.0, 2.0, None, 3.0])
+    Spread(mean=2.0, sd=1.0, n=3)
+    """
+    given = [value for value in values if value is not None]
+    if not given:
+        return None
+    return Spread(fmean(given), stdev(given) if len(given) > 1 else None, len(given))
+
+
+def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval | None:
+    """``mean ± t sd / sqrt(n)`` with Student's t at ``n - 1`` degrees of freedom.
+
+    Exact if the values are independent draws of a normal distribution.
+    """
+    found = spread(values)
+    if found is None:
+        return None
+    if found.sd is None:
+        return Interval(found.mean, None, None, found.n)
+    half = t_quantile(confidence, found.n - 1) * found.sd / math.sqrt(found.n)
+    return Interval(found.mean, found.mean - half, found.mean + half, found.n)
+
+
+def t_quantile(confidence: float, degrees: int) -> float:
+    """The ``t`` with ``P(|T| < t) = confidence`` for Student's T.
+
+    With ``t = sqrt(degrees) tan(theta)`` the probability is a finite sum of powers of the cosine
+    (Abramowitz and Stegun 26.7.3-4), and bisection over the bounded angle needs no first guess.
+    """
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must lie between 0 and 1, got {confidence}")
+    if degrees < 1:
+        raise ValueError(f"degrees must be at least 1, got {degrees}")
+    low, high = 0.0, math.pi / 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        if _within(middle, degrees) < confidence:
+            low = middle
+        else:
+            high = middle
+    return math.sqrt(degrees) * math.tan(low)
+
+
+def _within(theta: float, degrees: int) -> float:
+    """``P(|T| < sqrt(degrees) tan(theta))``."""
+    sine, cosine = math.sin(theta), math.cos(theta)
+    odd = degrees % 2
+    term, total = (cosine if odd else 1.0), 0.0
+    for k in range(2 + odd, degrees + 1, 2):
+        total += term
+        term *= cosine * cosine * (k - 1) / k
+    return 2 / math.pi * (theta + sine * total) if odd else sine * total

@@ -1,0 +1,176 @@
+"""From single runs to the rows of tables: the runs of one row differ in their seed only."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from risegrad.lab.records import Record
+from risegrad.lab.report.estimates import Spread, spread
+from risegrad.lab.report.paper_tables import TABLES, Place, find
+
+
+@dataclass(frozen=True, eq=False)
+class ResultRow:
+    """The runs of one configuration, one per seed, in the order of the seeds."""
+
+    label: str
+    section: str
+    runs: tuple[Record, ...]
+    place: Place | None = None
+    baseline: bool = False
+
+    def by_seed(self, value: Callable[[Record], float | None]) -> dict[int, float]:
+        found = {run.seed: value(run) for run in self.runs}
+        return {seed: number for seed, number in found.items() if number is not None}
+
+    def spread(self, value: Callable[[Record], float | None]) -> Spread | None:
+        return spread(self.by_seed(value).values())
+
+    def metric(self, key: str) -> Spread | None:
+        return self.spread(metric_of(key))
+
+
+@dataclass(frozen=True, eq=False)
+class Experiment:
+    name: str
+    rows: tuple[ResultRow, ...]
+
+    def baseline_of(self, row: ResultRow) -> ResultRow | None:
+        """The baseline of the row's own section, or the only one that there is."""
+        baselines = [other for other in self.rows if other.baseline]
+        near = [other for other in baselines if other.section == row.section]
+        if len(near) == 1:
+            return near[0]
+        return baselines[0] if len(baselines) == 1 else None
+
+    def runs(self) -> list[Record]:
+        return [run for row in self.rows for run in row.runs]
+
+
+def metric_of(key: str) -> Callable[[Record], float | None]:
+    return lambda record: record.result.metrics.get(key)
+
+
+def gather(
+    records: Iterable[Record], baseline: str | None = None
+) -> tuple[list[Experiment], list[str]]:
+    """The experiments in the order of their names, and what a reader should know of the grouping.
+
+    ``baseline`` is the label of the row to compare with, instead of those that the records mark.
+    """
+    warnings: list[str] = []
+    named: dict[str, dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
+    for record in records:
+        named[record.experiment][record.row.label].append(record)
+    experiments = []
+    for name in sorted(named, key=_natural):
+        rows = [
+            row for label, runs in named[name].items() for row in _rows(name, label, runs, warnings)
+        ]
+        rows = _marked(name, rows, baseline, warnings)
+        experiments.append(Experiment(name, tuple(sorted(rows, key=_order))))
+    return experiments, warnings
+
+
+def _rows(
+    experiment: str, label: str, runs: Sequence[Record], warnings: list[str]
+) -> list[ResultRow]:
+    """One row, or one for each configuration if the runs differ in more than the seed."""
+    groups: dict[str, list[Record]] = defaultdict(list)
+    for run in runs:
+        groups[json.dumps(_settings(run.config), sort_keys=True)].append(run)
+    configurations = [_settings(group[0].config) for group in groups.values()]
+    keys = sorted({key for c in configurations for key in c})
+    differing = [key for key in keys if len({_word(c.get(key)) for c in configurations}) > 1]
+    if differing:
+        warnings.append(
+            f"{experiment}: runs of the row {label!r} differ in {', '.join(differing)}, "
+            "not only in the seed; each configuration has a row of its own"
+        )
+    return [
+        _row(
+            ", ".join([label, *(f"{key}={_word(config.get(key))}" for key in differing)]),
+            group,
+            warnings,
+        )
+        for config, group in zip(configurations, groups.values(), strict=True)
+    ]
+
+
+def _settings(config: Mapping[str, Any], place: str = "") -> dict[str, Any]:
+    """The configuration as dotted names; seeds, wherever they stand, are left out."""
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            found |= _settings(value, f"{place}{key}.")
+        elif key != "seed":
+            found[f"{place}{key}"] = value
+    return found
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+
+
+def _row(label: str, runs: Sequence[Record], warnings: list[str]) -> ResultRow:
+    latest: dict[int, Record] = {}
+    for run in sorted(runs, key=lambda run: (run.run.finished, str(run.path))):
+        if run.seed in latest:
+            older = latest[run.seed].path
+            warnings.append(f"{older}: the same run as {run.path}, which finished later; left out")
+        latest[run.seed] = run
+    kept = tuple(latest[seed] for seed in sorted(latest))
+    row = kept[0].row
+    return ResultRow(label, row.section, kept, _place(kept[0], warnings), row.baseline)
+
+
+def _place(run: Record, warnings: list[str]) -> Place | None:
+    cell = run.row.paper
+    if cell is None:
+        return None
+    try:
+        return find(cell.table, cell.row, cell.column, run.row.section)
+    except ValueError as error:
+        warnings.append(f"{run.path}: row.paper: {error}")
+        return None
+
+
+def _marked(
+    experiment: str, rows: list[ResultRow], baseline: str | None, warnings: list[str]
+) -> list[ResultRow]:
+    """The rows with the chosen baseline, if one was chosen and this experiment has it."""
+    if baseline is None:
+        return rows
+    if baseline not in {row.label for row in rows}:
+        warnings.append(
+            f"{experiment} has no row {baseline!r}; its own baseline is used, if it marks one"
+        )
+        return rows
+    return [
+        ResultRow(row.label, row.section, row.runs, row.place, row.label == baseline)
+        for row in rows
+    ]
+
+
+_SECTIONS = [
+    section
+    for table in TABLES.values()
+    for section in dict.fromkeys(row.section for row in table.rows)
+]
+
+
+def _order(row: ResultRow) -> tuple[Any, ...]:
+    """As in the paper, then baselines first, then by name; numbers in names count as numbers."""
+    known = row.section in _SECTIONS
+    section = (_SECTIONS.index(row.section), []) if known else (99, _natural(row.section))
+    return (section, row.place.row if row.place else 99, not row.baseline, _natural(row.label))
+
+
+def _natural(text: str) -> list[tuple[int, int, str]]:
+    parts = re.split(r"([0-9]{1,18})", text)
+    return [(0, int(part), "") if i % 2 else (1, 0, part) for i, part in enumerate(parts)]

@@ -1,0 +1,32 @@
+"""What the lab runs: a module with three functions. ``risegrad.continual.run`` is the usual one.
+
+Everything else in the lab works with plain mappings, and imports this module's choice as late as it
+can: naming another module (``rise run --workload``) is how tests and other domains come in.
+"""
+
+import importlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+DEFAULT = "risegrad.continual.run"
+
+Report = Callable[[dict[str, Any]], None]
+
+
+class Workload(Protocol):
+    def read_config(self, plain: Mapping[str, Any]) -> Any:
+        """The settings as a frozen dataclass; a ``ValueError`` names the place of a mistake."""
+
+    def estimate(self, settings: Any) -> dict[str, Any]:
+        """How much work a run is, in counts that add up over runs."""
+
+    def perform(self, settings: Any, folder: Path, report: Report) -> dict[str, Any]:
+        """One run; resumes from what it left in ``folder`` before. Returns the record's result."""
+
+
+def load(name: str = DEFAULT) -> Workload:
+    try:
+        return cast(Workload, importlib.import_module(name))
+    except ImportError as error:
+        raise RuntimeError(f"the workload {name!r} cannot be imported: {error}") from error

@@ -1,0 +1,72 @@
+"""An experiment on the fake workload, and ways to run it in and out of this process."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from risegrad.cli import main
+from risegrad.lab.experiment import load_experiment
+from risegrad.lab.grid import Cell, expand
+
+from . import fake_workload
+
+TESTS = Path(__file__).parents[1]
+WORKLOAD = ["--workload", "lab.fake_workload"]
+
+EXPERIMENT = """
+name = "small"
+title = "A small one"
+domain = "counting"
+seeds = [0, 1]
+[loop]
+steps = 3
+[[rows]]
+label = "FO"
+baseline = true
+[[rows]]
+label = "RISE"
+[rows.vary]
+"rule.q" = [4, 8]
+"""
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers are new processes: they find the fake workload as this one does."""
+    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    def write(text: str = EXPERIMENT, name: str = "small") -> Path:
+        path = tmp_path / f"{name}.toml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def small(write: Callable[..., Path]) -> Path:
+    return write()
+
+
+def cells_of(path: Path, *overrides: str) -> list[Cell]:
+    return expand(load_experiment(path, overrides), fake_workload.read_config)
+
+
+def rise(*argv: Any) -> int:
+    """The command in this process."""
+    return main([*map(str, argv), *(WORKLOAD if argv[0] in ("run", "show") else [])])
+
+
+def rise_process(*argv: Any, **options: Any) -> "subprocess.Popen[str]":
+    """The command as a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "risegrad.cli", *map(str, argv), *WORKLOAD],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options,
+    )  # fmt: skip

@@ -1,0 +1,225 @@
+"""``rise report``: files, messages, exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from lab.report.made_up import hostile, record, save, whole_study
+from risegrad.lab.commands import report
+from risegrad.lab.records import read_record
+from risegrad.lab.report.page import page
+from risegrad.lab.report.report import build
+
+
+def run(*argv: str | Path) -> int:
+    """As the command line does it: parse, plan, do."""
+    parser = argparse.ArgumentParser()
+    report.add_arguments(parser)
+    return report.plan(parser.parse_args([str(word) for word in argv]))()
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("study")
+    whole_study(folder / "runs")
+    assert run(folder / "runs", "--out", folder / "report.html", "--quiet") == 0
+    return folder
+
+
+def test_three_files_and_a_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(tmp_path / "runs", record("FO", 0), record("FO", 1))
+    out = tmp_path / "new" / "folder" / "mine.html"
+    assert run(tmp_path / "runs", "--out", out) == 0
+    assert sorted(os.listdir(out.parent)) == ["mine.html", "mine.md", "mine.tex"]
+    printed, warned = capsys.readouterr()
+    assert "Results of digits" in printed
+    assert printed.rstrip().endswith(f"{out}, {out.with_suffix('.md')}, {out.with_suffix('.tex')}")
+    assert warned == ""
+
+
+def test_the_same_records_give_the_same_bytes(study: Path, tmp_path: Path) -> None:
+    run(study / "runs", "--out", tmp_path / "report.html", "--quiet")
+    for name in ("report.html", "report.md", "report.tex"):
+        assert (tmp_path / name).read_bytes() == (study / name).read_bytes()
+
+
+def test_broken_files_are_named_and_the_others_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(tmp_path / "runs", record())
+    (tmp_path / "runs" / "cut.json").write_text('{"schema": 1, "row": {"lab')
+    (tmp_path / "runs" / "newer.json").write_text('{"schema": 9, "row": {}}')
+    assert run(tmp_path / "runs", "--out", tmp_path / "report.html", "--quiet") == 0
+    printed, warned = capsys.readouterr()
+    assert printed == ""
+    lines = warned.splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith("rise report: warning: left out ")
+    assert "cut.json: is not complete JSON" in lines[0]
+    assert "newer.json: has schema 9, newer than 1" in lines[1]
+    for name in ("report.html", "report.md", "report.tex"):
+        text = (tmp_path / name).read_text(encoding="utf-8")
+        assert "cut.json: is not complete JSON" in text
+        assert "newer.json: has schema 9" in text
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["none"], "RUNS must be records or folders, there is no 'none'"),
+        ([".", "--out", "report.pdf"], "--out must be a file that ends in .html, got 'report.pdf'"),
+    ],
+)
+def test_wrong_arguments(argv: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        run(*argv)
+
+
+def test_no_record_at_all_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "cut.json").write_text("{")
+    with pytest.raises(RuntimeError, match="no record could be read from "):
+        run(tmp_path, "--out", tmp_path / "report.html")
+    assert "cut.json" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == ["cut.json"]
+
+
+def test_a_baseline_that_no_row_has_is_an_error(tmp_path: Path) -> None:
+    save(tmp_path, record("FO"), record("RISE"))
+    with pytest.raises(RuntimeError, match="one of FO, RISE; got SGD"):
+        run(tmp_path, "--baseline", "SGD", "--out", tmp_path / "report.html")
+
+
+def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    save(tmp_path / "runs", record())
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RuntimeError, match=r"--out must be a place .*File exists"):
+        run(tmp_path / "runs", "--out", tmp_path / "file" / "report.html")
+
+
+def test_a_failed_report_leaves_the_old_one(
+    study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "report.html"
+    run(study / "runs", "--out", out, "--quiet")
+    before = out.read_bytes()
+    save(tmp_path / "runs", record())
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RuntimeError, match="No space left on device"):
+        run(tmp_path / "runs", "--out", out)
+    assert out.read_bytes() == before
+    assert sorted(os.listdir(tmp_path)) == ["report.html", "report.md", "report.tex", "runs"]
+
+
+class Outline(HTMLParser):
+    """Elements and attributes of a page, to see that it is whole and needs nothing else."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        if tag not in {"meta", "link", "br"}:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.found if name == tag]
+
+
+def test_the_page_is_whole_and_needs_nothing_from_outside(study: Path) -> None:
+    outline = Outline((study / "report.html").read_text(encoding="utf-8"))
+    assert outline.open == []
+    identities = [a["id"] for _, a in outline.found if "id" in a]
+    assert len(identities) == len(set(identities))
+    for name, attributes in outline.found:
+        assert "style" not in attributes
+        assert not any(key.startswith("on") for key in attributes), name
+        for key in ("href", "src"):
+            assert (attributes.get(key) or "#").startswith(("#", "data:,")), attributes
+    for attributes in outline.all("div"):
+        if attributes.get("class") == "frame":
+            assert attributes["aria-labelledby"] in identities
+    assert all(a.get("scope") for a in outline.all("th"))
+    assert len(outline.all("caption")) == len(outline.all("table"))
+    policy = next(a["content"] for a in outline.all("meta") if "http-equiv" in a)
+    assert policy is not None
+    assert "unsafe" not in policy
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+
+
+def test_markdown_tables_have_as_many_cells_as_titles(study: Path) -> None:
+    text = (study / "report.md").read_text(encoding="utf-8")
+    for block in re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE):
+        assert len({line.count("|") for line in block.splitlines()}) == 1
+    assert "| q=4 (ours: RISE q=4) |" in text
+    assert "(paper 89.75)" in text
+    assert "**Worse than the baseline: the 95% interval excludes zero**" in text
+
+
+def test_latex_rows_have_as_many_cells_as_columns(study: Path) -> None:
+    text = (study / "report.tex").read_text(encoding="utf-8")
+    assert text.isascii()
+    tables = re.findall(r"\\begin\{tabular\}\{@\{\}(l?c+)@\{\}\}(.*?)\\end\{tabular\}", text, re.S)
+    assert len(tables) > 5
+    for columns, body in tables:
+        for row in re.findall(r"^    (.*) \\\\$", body, flags=re.MULTILINE):
+            spans = sum(int(n) - 1 for n in re.findall(r"\\multicolumn\{(\d+)\}", row))
+            assert len(re.findall(r"(?<!\\)&", row)) + 1 + spans == len(columns), row
+    assert text.count(r"\begin{table}") == text.count(r"\end{table}")
+    assert len(re.findall(r"(?<!\\)\{", text)) == len(re.findall(r"(?<!\\)\}", text))
+
+
+def test_hostile_text_stays_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(tmp_path / "runs", hostile(0), hostile(1))
+    (tmp_path / "runs" / "<img src=x>\x1b[31m.json").write_text("{")
+    run(tmp_path / "runs", "--out", tmp_path / "report.html")
+    outline = Outline((tmp_path / "report.html").read_text(encoding="utf-8"))
+    assert len(outline.all("script")) == 2
+    assert outline.all("img") == []
+    markdown = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "<" not in markdown
+    printed, warned = capsys.readouterr()
+    assert "\x1b" not in printed + warned
+    assert "\x1b" not in markdown + (tmp_path / "report.tex").read_text(encoding="utf-8")
+
+
+def test_the_numbers_on_the_page_are_those_of_the_records(study: Path) -> None:
+    text = (study / "report.html").read_text(encoding="utf-8")
+    found = re.search(r'<script type="application/json" id="report-data">(.*?)</script>', text)
+    assert found
+    data = json.loads(found[1])
+    assert data["experiments"][0]["name"] == "cifar100-inc5"
+    runs = [run for e in data["experiments"] for row in e["rows"] for run in row["runs"]]
+    stored = {
+        (content["id"], content["seed"]): content["result"]["metrics"]
+        for content in map(json.loads, (p.read_text() for p in study.glob("runs/*/record.json")))
+    }
+    assert {(r["id"], r["seed"]): r["metrics"] for r in runs} == stored
+
+
+def test_a_grid_of_a_thousand_runs_is_reported_soon(tmp_path: Path) -> None:
+    (path,) = save(tmp_path, record("FO", 0, tasks=2, baseline=True))
+    one = read_record(path)
+    many = [
+        replace(one, seed=seed, row=replace(one.row, label=f"row {k}", baseline=k == 0))
+        for k in range(100)
+        for seed in range(10)
+    ]
+    assert len(page(build(many))) > 100_000

@@ -1,0 +1,58 @@
+"""Means, deviations and intervals against numpy and scipy."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from risegrad.lab.report.estimates import Interval, interval, spread, t_quantile
+
+
+@pytest.mark.parametrize("degrees", [1, 2, 3, 4, 5, 9, 10, 29, 30, 99, 1000])
+@pytest.mark.parametrize("confidence", [0.5, 0.8, 0.9, 0.95, 0.99, 0.999])
+def test_t_quantile_is_scipys(confidence: float, degrees: int) -> None:
+    expected = stats.t.ppf((1 + confidence) / 2, degrees)
+    assert t_quantile(confidence, degrees) == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize(("confidence", "degrees"), [(0.0, 2), (1.0, 2), (0.95, 0)])
+def test_t_quantile_refuses_what_has_none(confidence: float, degrees: int) -> None:
+    with pytest.raises(ValueError, match="must"):
+        t_quantile(confidence, degrees)
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 12])
+def test_spread_and_interval_are_those_of_numpy_and_scipy(count: int) -> None:
+    values = np.random.default_rng(count).normal(3, 2, count)
+    found = spread(values.tolist())
+    assert found is not None
+    assert found.mean == pytest.approx(values.mean())
+    assert found.sd == pytest.approx(values.std(ddof=1))
+    expected = stats.t.interval(0.95, count - 1, values.mean(), stats.sem(values))
+    ours = interval(values.tolist())
+    assert ours is not None
+    assert (ours.low, ours.high) == pytest.approx(expected)
+
+
+def test_paired_verdict_agrees_with_scipys_paired_t_test() -> None:
+    random = np.random.default_rng(0)
+    for shift in np.linspace(-2, 2, 41):
+        a, b = random.normal(shift, 1, 5), random.normal(0, 1, 5)
+        ours = interval((a - b).tolist())
+        assert ours is not None
+        assert ours.excludes_zero == (stats.ttest_rel(a, b).pvalue < 0.05)
+
+
+def test_few_or_no_values() -> None:
+    assert spread([]) is None
+    assert spread([None]) is None
+    assert interval([]) is None
+    assert interval([2.0]) == Interval(2.0, None, None, 1)
+    assert not Interval(2.0, None, None, 1).excludes_zero
+    same = interval([1.5, 1.5, 1.5])
+    assert same == Interval(1.5, 1.5, 1.5, 3)
+    assert same.excludes_zero
+    assert not math.isnan(same.mean)

@@ -1,0 +1,263 @@
+"""Rows, differences, words and tables, as data."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from lab.report.made_up import record, save, whole_study
+from risegrad.lab.records import read_records
+from risegrad.lab.report.page import page
+from risegrad.lab.report.plain import plain
+from risegrad.lab.report.report import Chapter, Report, build
+from risegrad.lab.report.tables import Cell, Column, Line, Section, Table, ranked
+
+
+def built(folder: Path, *contents: dict[str, Any], baseline: str | None = None) -> Report:
+    save(folder, *contents)
+    records, problems = read_records([folder])
+    return build(records, problems, baseline)
+
+
+def only(report: Report) -> Chapter:
+    (chapter,) = report.chapters
+    return chapter
+
+
+def with_metric(label: str, seed: int, value: float | None, **more: Any) -> dict[str, Any]:
+    content = record(label, seed, **more)
+    content["result"]["metrics"] = {"last": value}
+    return content
+
+
+def cells(table: Table) -> dict[str, tuple[Cell | None, ...]]:
+    return {line.label: line.cells for section in table.sections for line in section.lines}
+
+
+def test_runs_that_differ_in_the_seed_share_a_row(tmp_path: Path) -> None:
+    values = [70.0, 71.0, 75.0]
+    report = built(tmp_path, *(with_metric("FO", seed, v) for seed, v in enumerate(values)))
+    last, seeds = cells(only(report).results)["FO"]
+    assert last == Cell("72.00", "± 2.65", order=72.0)
+    assert seeds == Cell("3", order=3)
+    assert report.remarks == ()
+
+
+def test_one_seed_has_no_deviation_and_null_no_figure(tmp_path: Path) -> None:
+    report = built(tmp_path, with_metric("FO", 0, 70.0), with_metric("ZO", 0, None))
+    assert cells(only(report).results)["FO"][0] == Cell("70.00", order=70.0)
+    assert cells(only(report).results)["ZO"][0] is None
+
+
+def test_the_same_label_with_another_configuration_is_another_row(tmp_path: Path) -> None:
+    runs = [record("RISE", seed, q=q) | {"id": f"{seed}{q}"} for seed in (0, 1) for q in (4, 16)]
+    report = built(tmp_path, *runs)
+    labels = [row.label for row in only(report).experiment.rows]
+    assert labels == ["RISE, rule.q=4", "RISE, rule.q=16"]
+    assert "differ in rule.q, not only in the seed" in report.remarks[0]
+
+
+def test_the_same_run_twice_counts_once(tmp_path: Path) -> None:
+    later = record("FO", 0) | {"id": "copy"}
+    later["run"] = later["run"] | {"finished": "2027-01-01T00:00:00+00:00"}
+    report = built(tmp_path, record("FO", 0), later)
+    (row,) = only(report).experiment.rows
+    assert [run.id for run in row.runs] == ["copy"]
+    assert "the same run as" in report.remarks[0]
+
+
+def test_rows_stand_in_the_order_of_the_paper_then_of_their_names(tmp_path: Path) -> None:
+    column = "CIFAR100 Inc-5"
+    zo = {"section": "ZO Optimization"}
+    report = built(
+        tmp_path,
+        record("RISE q=16", **zo),
+        record("RISE q=4", **zo),
+        record("mine", paper={"table": "1", "row": "ZO-FC+RISE", "column": column}, **zo),
+        record("base", paper={"table": "1", "row": "ZO-FC", "column": column}, **zo),
+        record("EASE", section="FO Optimization"),
+        record("zzz", section="Another"),
+    )
+    labels = [row.label for row in only(report).experiment.rows]
+    assert labels == ["EASE", "base", "mine", "RISE q=4", "RISE q=16", "zzz"]
+
+
+def test_a_place_that_the_paper_does_not_have_is_said(tmp_path: Path) -> None:
+    report = built(tmp_path, record(paper={"table": "1", "row": "L2P", "column": "x"}))
+    assert "row.paper: Table 1 has no single row 'L2P'" in report.remarks[0]
+    assert report.paper == ()
+
+
+def test_differences_are_paired_by_seed(tmp_path: Path) -> None:
+    ours, theirs = {0: 71.0, 1: 73.0, 2: 74.5, 7: 1.0}, {0: 70.0, 1: 71.5, 2: 74.0, 8: 99.0}
+    report = built(
+        tmp_path,
+        *(with_metric("RISE", seed, value) for seed, value in ours.items()),
+        *(with_metric("FO", seed, value, baseline=True) for seed, value in theirs.items()),
+    )
+    (found,) = only(report).differences
+    pairs = np.array([ours[seed] - theirs[seed] for seed in (0, 1, 2)])
+    low, high = stats.t.interval(0.95, 2, pairs.mean(), stats.sem(pairs))
+    assert found.interval is not None
+    assert found.interval.n == 3
+    assert found.interval.mean == pytest.approx(1.0)
+    assert (found.interval.low, found.interval.high) == pytest.approx((low, high))
+    assert found.verdict == "open"
+
+
+@pytest.mark.parametrize(
+    ("metric", "step", "verdict"),
+    [("last", 5, "better"), ("last", -5, "worse"), ("forgetting", 5, "worse")],
+)
+def test_the_words_say_which_intervals_exclude_zero(
+    tmp_path: Path, metric: str, step: float, verdict: str
+) -> None:
+    contents = []
+    for seed, wiggle in enumerate((0.0, 0.1, -0.1)):
+        for label, value in (("FO", 50.0), ("RISE", 50 + step + wiggle)):
+            content = record(label, seed, baseline=label == "FO")
+            content["result"]["metrics"] = {metric: value, "avg": 10 + wiggle * (label == "FO")}
+            contents.append(content)
+    found = {f.verdict: f for f in only(built(tmp_path, *contents)).findings}
+    assert set(found) == {"better", "worse", "open"}
+    (sentence,) = found[verdict].sentences
+    assert sentence.startswith("RISE: ")
+    assert "against FO, 3 seeds in common" in sentence
+    assert "excludes zero" in found[verdict].heading
+    assert "average accuracy" in found["open"].sentences[0]
+    assert "includes zero" in found["open"].heading
+    assert found["worse" if verdict == "better" else "better"].sentences == ()
+
+
+def test_one_common_seed_has_no_interval_and_none_has_no_difference(tmp_path: Path) -> None:
+    report = built(
+        tmp_path,
+        with_metric("FO", 0, 70.0, baseline=True),
+        with_metric("RISE", 0, 71.0),
+        with_metric("ZO", 5, 71.0),
+    )
+    found = only(report).findings[-1]
+    assert "fewer than two seeds" in found.heading
+    assert found.sentences == (
+        "RISE: last accuracy +1.00 (no interval) (against FO, 1 seed in common)",
+        "ZO: last accuracy (against FO, 0 seeds in common)",
+    )
+
+
+def test_a_chosen_baseline_replaces_the_marked_one(tmp_path: Path) -> None:
+    runs = [record(label, 0, baseline=label == "FO") for label in ("FO", "ZO", "RISE")]
+    report = built(tmp_path, *runs, record("RISE", 0, experiment="other"), baseline="ZO")
+    assert {d.baseline.label for d in report.chapters[0].differences} == {"ZO"}
+    assert report.remarks == ("other has no row 'ZO'; its own baseline is used, if it marks one",)
+    assert "--baseline LABEL chooses one" in report.chapters[1].caveat
+
+
+def test_each_section_has_its_own_baseline(tmp_path: Path) -> None:
+    runs = [
+        record(f"{host} {kind}", 0, section=host, baseline=kind == "FO")
+        for host in ("SeqLoRA", "O-LoRA")
+        for kind in ("FO", "RISE")
+    ]
+    pairs = {(d.row.label, d.baseline.label) for d in only(built(tmp_path, *runs)).differences}
+    assert pairs == {("SeqLoRA RISE", "SeqLoRA FO"), ("O-LoRA RISE", "O-LoRA FO")}
+
+
+def test_rows_without_a_single_baseline_are_named(tmp_path: Path) -> None:
+    marked = [record(label, 0, baseline=label != "C", section="s") for label in ("A", "B", "C")]
+    chapter = only(built(tmp_path, *marked))
+    assert chapter.differences == ()
+    assert chapter.caveat == (
+        "Not compared, because their section has no single baseline: C. "
+        "--baseline LABEL chooses one for all."
+    )
+
+
+def test_overheads_are_relative_to_the_baseline_at_the_same_seed(tmp_path: Path) -> None:
+    contents = []
+    for seed, base in enumerate((1.0, 2.0, 4.0)):
+        for label, factor in (("FO", 1.0), ("RISE", 1.5)):
+            content = record(label, seed, baseline=label == "FO")
+            content["run"]["seconds"]["train"] = [base * factor, 3 * base * factor, None]
+            content["run"]["resumed"] = int(label == "FO" and seed == 0)
+            contents.append(content)
+    table = only(built(tmp_path, *contents)).costs
+    assert table is not None
+    seconds, ratio, *_ = cells(table)["RISE"]
+    assert seconds is not None
+    assert ratio == Cell("1.50", "[1.50, 1.50]", order=1.5)
+    assert seconds.order == pytest.approx(np.mean([3.0, 6.0, 12.0]))
+    assert "1 of 6 runs had been interrupted" in table.notes[1]
+
+
+def test_the_best_and_the_second_are_marked_whoever_they_are() -> None:
+    values = [3.0, 1.0, 2.004, 2.001, None]
+    lines = tuple(Line(str(v), (None if v is None else Cell(str(v), order=v),) * 3) for v in values)
+    columns = (Column("up", better=1), Column("down", better=-1), Column("neither"))
+    table = ranked(Table("", "", columns, (Section("a", lines[:2]), Section("b", lines[2:]))))
+    found = [
+        [c.rank for c in (line.cells[i] for s in table.sections for line in s.lines) if c]
+        for i in range(3)
+    ]
+    assert found == [[1, 0, 2, 2], [0, 1, 2, 2], [0, 0, 0, 0]]
+
+
+def test_tables_of_the_paper_have_all_its_rows_and_ours_in_place(tmp_path: Path) -> None:
+    whole_study(tmp_path)
+    records, _ = read_records([tmp_path])
+    vision, language, queries = build(records).paper
+    assert [len(s.lines) for s in vision.sections] == [4, 8]  # two controls are ours alone
+    rise = next(line for line in vision.sections[1].lines if line.label == "ZO-FC+RISE")
+    assert rise.note == ""  # another spelling of the same name
+    assert [cell and cell.paper for cell in rise.cells] == ["89.75", "84.73", "4.25"]
+    missing = vision.sections[0].lines[0]
+    assert missing.label == "Learnable Cls."
+    assert missing.cells[0] == Cell("–", paper="85.61")  # noqa: RUF001
+    control = vision.sections[1].lines[-1]
+    assert control.label == "ZO-FC, mean-matched FO"
+    assert control.cells[0] is not None
+    assert control.cells[0].paper == ""
+    assert vision.columns[0].group == "CIFAR100 Inc-5 (cifar100-inc5)"
+    assert "No runs for: ImageNet-R Inc-5, DomainNet Inc-69." in vision.notes
+    assert language.sections[0].lines[2].cells[0].paper == "74.85 ± 1.95"  # type: ignore[union-attr]
+    first = queries.sections[0].lines[0]
+    assert (first.label, first.note) == ("q=1", "ours: RISE q=1")
+
+
+def test_other_scores_and_metrics_have_tables(tmp_path: Path) -> None:
+    content = record("FO", 0, domain="language", tasks=2)
+    content["result"]["scores"]["constrained"] = {"matrix": [[90.0], [70.0, 80.0]], "union": []}
+    content["result"]["metrics"]["odd_one"] = 4.0
+    odd, constrained = only(built(tmp_path, content)).more
+    assert cells(odd)["FO"] == (Cell("4.00", order=4.0),)
+    assert [cell and cell.text for cell in cells(constrained)["FO"]] == ["75.00", "80.00", "20.00"]
+
+
+def test_plain_text_for_a_terminal(tmp_path: Path) -> None:
+    report = built(
+        tmp_path,
+        *(with_metric("FO", seed, 70.0 + seed) for seed in range(2)),
+        with_metric("x" * 60, 0, 1.0),
+    )
+    lines = plain(report).splitlines()
+    assert lines[1].split() == ["Method", "Last↑", "Seeds"]
+    assert lines[2].split() == ["FO", "70.50", "±", "0.71", "2"]
+    assert lines[3].startswith("x" * 39 + "…")
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 25])
+def test_a_page_can_be_made_of_very_little(tmp_path: Path, tasks: int) -> None:
+    """One task, no union, no metrics, no times: what is not there is not shown."""
+    bare = record("FO", 0, tasks=tasks)
+    bare["result"]["metrics"] = {}
+    bare["result"]["scores"]["accuracy"]["union"] = []
+    bare["run"] = {}
+    empty = record("y" * 5000, 0)
+    empty["result"]["scores"]["accuracy"] = {"matrix": [[None]] * 5, "union": []}
+    text = page(built(tmp_path, bare, empty, record("RISE", 1, tasks=tasks)))
+    assert text.count('class="plot heat"') == 2
+    assert not re.search(r"\bnan\b", text, flags=re.IGNORECASE)

@@ -1,0 +1,73 @@
+"""Text from records cannot act: in HTML, scripts, Markdown, LaTeX, or on a terminal."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from lab.report.made_up import HOSTILE
+from risegrad.lab.report.estimates import Interval, Spread
+from risegrad.lab.report.markup import joined, tag
+from risegrad.lab.report.paper_tables import Figure
+from risegrad.lab.report.text import (
+    for_html,
+    for_latex,
+    for_markdown,
+    for_script,
+    interval_text,
+    number,
+    signed,
+    spread_text,
+    visible,
+)
+
+
+def test_visible_text_is_one_line_without_acting_characters() -> None:
+    assert visible("a\n\tb\u2028c") == "a b c"
+    assert visible("\x1b[31mred\x00\u202eevil\u200b\ud800") == "�[31mred��evil��"
+    assert visible("Größe ± 5 µ") == "Größe ± 5 µ"
+
+
+def test_elements_escape_children_and_attributes() -> None:
+    found = tag("a", "<b>&", None, tag("i", "x"), title="\"'<>", hidden=False, x=0.5)
+    assert found == '<a title="&quot;&#x27;&lt;&gt;" x="0.5">&lt;b&gt;&amp;<i>x</i></a>'
+    assert joined("<", tag("br")) == "&lt;<br>"
+
+
+def test_html_text_has_no_markup() -> None:
+    assert not re.search(r"[<>\"']", for_html(HOSTILE))
+
+
+@pytest.mark.parametrize("text", [HOSTILE, "</SCRIPT>", "<!--<script>", "\u2028\u2029", "é\ud83d"])
+def test_data_in_a_script_cannot_end_it_and_stays_the_same(text: str) -> None:
+    written = for_script({text: [text]})
+    assert not re.search("[<>&\u2028\u2029]", written)
+    assert written.isascii()
+    assert json.loads(written) == {text: [text]}
+
+
+def test_markdown() -> None:
+    assert for_markdown("a|b*c_d`e[x](javascript:1)<i>&amp;\nnew") == (
+        r"a&#124;b\*c\_d\`e\[x\](javascript:1)&#60;i&#62;&#38;amp; new"
+    )
+    assert for_markdown("\\|") == r"\\&#124;"
+
+
+def test_latex() -> None:
+    assert for_latex(r"50% of $x_1^2$ & {a} \input{/etc/passwd} #~<|>") == (
+        r"50\% of \$x\_1\textasciicircum{}2\$ \& \{a\} "
+        r"\textbackslash{}input\{/etc/passwd\} \#\textasciitilde{}"
+        r"\textless{}\textbar{}\textgreater{}"
+    )
+    assert for_latex("a\n%b") == r"a \%b"  # a comment in the file cannot be left
+
+
+def test_numbers() -> None:
+    assert number(-1.234) == "−1.23"  # noqa: RUF001
+    assert number(-0.001) == "0.00"
+    assert signed(0.5) == "+0.50"
+    assert spread_text(Spread(88.391, 0.4, 3)) == "88.39 ± 0.40"
+    assert spread_text(Figure(88.39)) == "88.39"
+    assert interval_text(Interval(1, -0.5, 2.5, 3)) == "[−0.50, +2.50]"  # noqa: RUF001

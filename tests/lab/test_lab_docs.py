@@ -1,0 +1,29 @@
+"""The page about the lab: its experiment can be read, and what it names exists."""
+
+import re
+from pathlib import Path
+
+from risegrad.cli import build_parser
+from risegrad.continual.run import read_config
+from risegrad.lab.completion import describe
+from risegrad.lab.experiment import SECTIONS, load_experiment
+from risegrad.lab.grid import expand
+
+PAGE = (Path(__file__).parents[2] / "docs" / "lab.md").read_text(encoding="utf-8")
+
+
+def test_the_experiment_on_the_page(tmp_path: Path) -> None:
+    (text,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "x.toml").write_text(text)
+    cells = expand(load_experiment(tmp_path / "x.toml"), read_config)
+    labels = list(dict.fromkeys(cell.row.label for cell in cells))
+    assert labels == ["FO", "RISE q=1", "RISE q=8"]
+    assert len(cells) == 9
+
+
+def test_the_options_on_the_page_exist() -> None:
+    known = {option for command in describe(build_parser()) for option in command.options}
+    known.add("--workload")  # not in the help
+    assert set(re.findall(r"--[a-z]+(?:-[a-z]+)*", PAGE)) <= known
+    for section in SECTIONS:
+        assert f"`{section}`" in PAGE

@@ -1,0 +1,42 @@
+"""``rise list``: what there is, one line each."""
+
+import sys
+import types
+
+import pytest
+
+from risegrad.cli import main
+from risegrad.lab import library
+
+WORDS = {
+    "hosts": {"zo-fc": "A frozen model and a head.", "lora": "Low rank. " * 40},
+    "rules": {"rise": "The rule."},
+    "streams": {"digits": "Handwritten digits."},
+}
+
+
+@pytest.fixture(autouse=True)
+def _catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("catalogue")
+    module.catalogue = lambda: WORDS  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "risegrad.continual.catalogue", module)
+    monkeypatch.setattr(library, "PLACES", ())
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def test_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("hosts\n  zo-fc  A frozen model and a head.\n  lora   Low rank.")
+    assert "\n\nrules\n  rise  The rule.\n\nstreams\n" in text
+    assert "experiments" not in text, "there are none"
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_one_kind_and_names(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "hosts", "--names"]) == 0
+    assert capsys.readouterr().out == "zo-fc\nlora\n"
+    assert main(["list", "experiments"]) == 0
+    assert capsys.readouterr().out == "there are no experiments\n"
+    assert main(["list", "host"]) == 2
+    assert "invalid choice: 'host'" in capsys.readouterr().err

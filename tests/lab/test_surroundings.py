@@ -1,0 +1,99 @@
+"""What a record says about where it was made; engines and their share of the machine."""
+
+import argparse
+import hashlib
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from risegrad.lab import surroundings
+from risegrad.lab.commands.run import make_engine
+from risegrad.lab.engines import local
+from risegrad.lab.engines.local import Local, devices
+from risegrad.lab.surroundings import fingerprint, inputs
+
+
+def git(folder: Path, *arguments: str) -> str:
+    names = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+    command = ["git", "-C", str(folder), *names, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    file = tmp_path / "src" / "module.py"
+    file.parent.mkdir()
+    file.touch()
+    git(tmp_path, "init", "--quiet")
+    monkeypatch.setattr(surroundings, "__file__", str(file))
+    return tmp_path
+
+
+def test_the_commit_is_that_of_the_source(checkout: Path) -> None:
+    assert surroundings.git() == {}, "a file that the checkout does not have is not of it"
+    git(checkout, "add", ".")
+    git(checkout, "commit", "--quiet", "-m", "first")
+    head = git(checkout, "rev-parse", "HEAD")
+    assert surroundings.git() == {"commit": head, "dirty": False}
+    (checkout / "notes").touch()
+    assert surroundings.git() == {"commit": head, "dirty": False}, "not of the source"
+    (checkout / "src" / "new.py").touch()
+    assert surroundings.git() == {"commit": head, "dirty": True}
+
+
+def test_no_git_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert surroundings.git() == {}
+
+
+def test_files_and_folders_are_known_by_their_content(tmp_path: Path) -> None:
+    (tmp_path / "data" / "a").mkdir(parents=True)
+    (tmp_path / "data" / "a" / "x").write_text("abc")
+    (tmp_path / "w.pt").write_text("abc")
+    settings = {
+        "stream": {"data": str(tmp_path / "data"), "name": str(tmp_path)},
+        "model": {"weights": [str(tmp_path / "w.pt"), "not-there"], "data": ""},
+    }
+    listing = hashlib.sha256(b"a/x 3\n").hexdigest()
+    assert inputs(settings) == {
+        "stream.data": {"name": "data", "files": 1, "listing_sha256": listing},
+        "model.weights[0]": {"name": "w.pt", "sha256": hashlib.sha256(b"abc").hexdigest()},
+    }
+    assert fingerprint(tmp_path / "w.pt")["name"] == "w.pt"
+
+
+def test_workers_take_turns_on_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
+    assert devices() == ["2", "5"]
+    engine = Local(workers=3, threads=1)
+    found = [engine._device(slot).get("CUDA_VISIBLE_DEVICES") for slot in range(3)]
+    assert found == ["2", "5", "2"]
+    assert Local(workers=1, threads=1)._device(0) == {}, "one run may use them all"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert devices() == []
+
+
+@pytest.mark.parametrize(
+    ("workers", "threads", "grid", "expected"),
+    [
+        (None, None, 100, (8, 2)),
+        (None, None, 2, (2, 8)),
+        (3, None, 100, (3, 5)),
+        (99, None, 100, (99, 1)),
+        (None, 4, 100, (8, 4)),
+    ],
+)
+def test_the_machine_is_divided(
+    monkeypatch: pytest.MonkeyPatch,
+    workers: int | None,
+    threads: int | None,
+    grid: int,
+    expected: tuple[int, int],
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(16))
+    monkeypatch.setattr(local, "devices", list)
+    args = argparse.Namespace(engine="local", workers=workers, threads=threads, address=None)
+    engine = make_engine(args, grid)
+    assert isinstance(engine, Local)
+    assert (engine.workers, engine.threads) == expected
