@@ -40,11 +40,32 @@ def peers() -> Iterator[Ratio]:
     yield from peers.run()
 
 
+def vision() -> Iterator[Ratio]:
+    from benchmarks import vision
+
+    yield from vision.run()
+
+
+def language() -> Iterator[Ratio]:
+    from benchmarks import language
+
+    yield from language.run()
+
+
+def curvature() -> Iterator[Ratio]:
+    from benchmarks import curvature
+
+    yield from curvature.run()
+
+
 SUITES: dict[str, Callable[[], Iterator[Ratio]]] = {
     "rule": rule,
     "memory": memory,
     "training": training,
     "peers": peers,
+    "vision": vision,
+    "language": language,
+    "curvature": curvature,
 }
 
 

@@ -1,0 +1,110 @@
+"""Curvature products against bare curvlinops, and what a whole diagnosis costs in gradients."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import curvlinops  # type: ignore[import-untyped]
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from benchmarks.models import t5
+from benchmarks.timing import Ratio, at_most, measured_ratio, seconds
+from risegrad.curvature.budget import Budget
+from risegrad.curvature.diagnosis import diagnose_operator
+from risegrad.curvature.objective import Objective
+from risegrad.curvature.operators import Kind, NetworkOperator
+from risegrad.curvature.space import Space, make_space, trained_parameters
+from risegrad.shapers import Rise
+
+TOKENS, TARGET, BATCH = 16, 4, 8
+PRECISION = 0.1
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A LoRA T5 whose second factors are not zero, as after some training."""
+
+    objective: Objective
+    space: Space
+    parameters: dict[str, Tensor]
+
+    def gradient(self) -> Tensor:
+        return self.objective.gradient(self.space, self.parameters)
+
+    def operator(self, kind: Kind, columns: int) -> NetworkOperator:
+        return NetworkOperator(self.objective, self.space, self.parameters, kind, columns)
+
+
+def batches(count: int) -> list[dict[str, Tensor]]:
+    return [
+        {
+            "input_ids": torch.randint(1, 32128, (BATCH, TOKENS)),
+            "labels": torch.randint(1, 32128, (BATCH, TARGET)),
+        }
+        for _ in range(count)
+    ]
+
+
+def lora_t5() -> Subject:
+    torch.manual_seed(0)
+    model = t5(full=False).model.eval()
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            nn.init.normal_(parameter, std=0.02)
+    parameters = trained_parameters(model)
+    return Subject(Objective(model, batches(1)), make_space(parameters, Rise(q=4)), parameters)
+
+
+def bare(subject: Subject, kind: Kind) -> Any:
+    """The same matrix as curvlinops makes it; fused attention has no forward derivative."""
+    made = {"hessian": curvlinops.HessianLinearOperator, "ggn": curvlinops.GGNLinearOperator}[kind]
+    return made(
+        subject.objective.predictor,
+        subject.objective.loss,
+        [subject.parameters[name] for name in subject.space.names],
+        subject.objective.data(),
+        check_deterministic=False,
+        num_data=BATCH,
+        batch_size_fn=lambda item: item["size"],
+    )
+
+
+def product_ratio(subject: Subject, kind: Kind) -> float:
+    ours, theirs = subject.operator(kind, 1), bare(subject, kind)
+    v = torch.randn(subject.space.d, 1)
+
+    def plain() -> None:
+        with sdpa_kernel(SDPBackend.MATH):
+            theirs @ v
+
+    return measured_ratio(lambda: ours @ v, plain, rounds=5)
+
+
+def run() -> Iterator[Ratio]:
+    subject = lora_t5()
+    size = f"LoRA T5 of flan-T5-small's size, {TOKENS}+{TARGET} tokens, batch {BATCH}"
+    kinds: tuple[Kind, ...] = ("ggn", "hessian")
+    for kind in kinds:
+        name = f"a {kind} product over bare curvlinops, {size}"
+        yield at_most(name, product_ratio(subject, kind), 1.2)
+    yield diagnosis_cost(subject, size)
+
+
+def diagnosis_cost(subject: Subject, size: str) -> Ratio:
+    """Time of a diagnosis of all tensors over the time of one gradient on the same batches."""
+    new = Objective(subject.objective.model, batches(1), what="incoming")
+    g = new.gradient(subject.space, subject.parameters)
+    h = subject.gradient()
+    one = min(seconds(subject.gradient) for _ in range(5))
+    operator, budget = subject.operator("ggn", 4), Budget(precision=PRECISION)
+    found: list[Any] = []
+    spent = seconds(lambda: found.append(diagnose_operator(operator, g, h, budget=budget)))
+    totals = found[0].totals
+    error = max(totals.rise.relative_error, totals.rise_std.relative_error)
+    detail = f"{found[0].products} products, {len(found[0].blocks)} blocks, error {error:.3f}"
+    name = f"gradients that a diagnosis of every tensor costs, {size}, errors {PRECISION:.0%}"
+    ratio = at_most(name, spent / one, 300, detail)
+    # A cheap diagnosis that missed its precision would not be one.
+    return ratio if error <= PRECISION else Ratio(name, ratio.value, ratio.target, False, detail)
