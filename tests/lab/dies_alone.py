@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from risegrad.continual.run import read_config as read_config
+
+def read_config(plain: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(plain)
 
 
 def estimate(settings: Any) -> dict[str, Any]:

@@ -93,7 +93,9 @@ def test_the_machine_is_divided(
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: range(16))
     monkeypatch.setattr(local, "devices", list)
-    args = argparse.Namespace(engine="local", workers=workers, threads=threads, address=None)
+    args = argparse.Namespace(
+        engine="local", processes=1, workers=workers, threads=threads, address=None
+    )
     engine = make_engine(args, grid)
     assert isinstance(engine, Local)
     assert (engine.workers, engine.threads) == expected
