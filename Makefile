@@ -18,8 +18,10 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[all,dev]"
 	touch $@
 
-demo: setup      ## RISE and its controls against plain SGD, on real digits
-	$(BIN)/python examples/digits.py
+demo: setup      ## the main experiment, on real digits: a table and a page
+	$(BIN)/rise run digits --out out/demo
+	$(BIN)/rise report out/demo/digits --out out/demo/report.html --quiet
+	@echo "The report is out/demo/report.html"
 
 test: setup      ## the default test suite
 	$(BIN)/python -m pytest

@@ -4,8 +4,12 @@ import json
 import re
 import statistics
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from risegrad.lab.experiment import load_experiment
+from risegrad.lab.records import Record, read_records
 
 ROOT = Path(__file__).parents[1]
 
@@ -33,11 +37,41 @@ def digits_table() -> str:
 
 
 def spread(values: list[float]) -> str:
-    return f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f}"
+    deviation = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.1f}{deviation}"
 
 
-TABLES: dict[str, Callable[[], str]] = {"benchmarks": benchmark_table, "digits": digits_table}
-PLACES = ("README.md", "docs/benchmarks.md")
+COLUMNS = {"Avg": "avg", "Last": "last", "Fgt": "forgetting", "New": "plasticity"}
+
+
+def experiment_table(name: str) -> str:
+    """A line per row of an experiment, in the file's order, from the records that are kept."""
+    records, problems = read_records([ROOT / "experiments/records" / name])
+    assert not problems, problems
+    groups: dict[str, list[Record]] = {}
+    order = [str(row.label) for row in load_experiment(name).rows]
+    for record in sorted(records, key=lambda found: order.index(found.row.label)):
+        groups.setdefault(record.row.label, []).append(record)
+    rows = [f"| | {' | '.join(COLUMNS)} | seeds |", "|---|" + "---:|" * (len(COLUMNS) + 1)]
+    for label, found in groups.items():
+        cells = [spread([_metric(one, key) for one in found]) for key in COLUMNS.values()]
+        rows.append(f"| {label} | {' | '.join(cells)} | {len(found)} |")
+    return "\n".join(rows)
+
+
+def _metric(record: Record, key: str) -> float:
+    value = record.result.metrics[key]
+    assert value is not None, f"{record.path.name} has no {key}"
+    return value
+
+
+EXPERIMENTS = ("digits", "digits-validation", "table1-cpu", "table3-cpu")
+TABLES: dict[str, Callable[[], str]] = {
+    "benchmarks": benchmark_table,
+    "digits-frontier": digits_table,
+    **{name: partial(experiment_table, name) for name in EXPERIMENTS},
+}
+PLACES = ("README.md", "docs/benchmarks.md", "docs/results.md")
 
 
 def filled(text: str) -> str:

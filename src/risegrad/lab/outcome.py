@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from risegrad.lab.grid import Cell
-from risegrad.lab.records import Record, RecordError, read_record
+from risegrad.lab.record_parts import RecordError
+from risegrad.lab.records import Record, read_record
 from risegrad.lab.report.estimates import spread
 from risegrad.lab.state import RECORD
 

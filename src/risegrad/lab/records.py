@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from risegrad.lab.record_parts import NotARecord, Part, RecordError
 from risegrad.sandbox.files import write_json
 
 SCHEMA = 1
@@ -21,18 +22,6 @@ NAME = "record.json"
 
 LARGEST = 256 * 2**20  # bytes; a record is far smaller, a file beyond this is a mistake
 SLACK = 1e-3  # how far a percentage may lie outside [0, 100] by rounding
-
-
-class RecordError(ValueError):
-    """A file that cannot be used as a record: which, and why."""
-
-    def __init__(self, path: Path | str, reason: str) -> None:
-        super().__init__(f"{path}: {reason}")
-        self.path, self.reason = Path(path), reason
-
-
-class NotARecord(RecordError):
-    """Readable JSON that is something else; no reason to worry where a folder was searched."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +41,7 @@ class Row:
     section: str = ""
     paper: PaperCell | None = None
     baseline: bool = False
+    order: int = 0
 
 
 @dataclass(frozen=True)
@@ -138,7 +128,7 @@ class Record:
 def read_record(path: Path | str) -> Record:
     """The record in a file; a ``RecordError`` names the file and what is wrong with it."""
     path = Path(path)
-    return _record(path, _Part(path, "", _load(path)))
+    return _record(path, Part(path, "", _load(path)))
 
 
 def read_records(paths: Iterable[Path | str]) -> tuple[list[Record], list[RecordError]]:
@@ -176,7 +166,7 @@ def find_records(paths: Iterable[Path | str]) -> list[Path]:
 def write_record(path: Path | str, content: dict[str, Any]) -> None:
     """Check and write atomically: a reader sees the old file or the whole new one."""
     path = Path(path)
-    _record(path, _Part(path, "", _faithful(path, content)))
+    _record(path, Part(path, "", _faithful(path, content)))
     write_json(path, content)
 
 
@@ -220,89 +210,7 @@ def _faithful(path: Path, content: Any) -> Any:
     return content
 
 
-class _Part:
-    """One JSON object and its place in the file, for errors that name the field."""
-
-    def __init__(self, path: Path, place: str, content: Any) -> None:
-        if not isinstance(content, dict):
-            kind = NotARecord if not place else RecordError
-            raise kind(path, f"{place or 'the record'} must be an object, got {_short(content)}")
-        self.path, self.place, self.content = path, place, content
-
-    def where(self, key: str) -> str:
-        return f"{self.place}.{key}".lstrip(".")
-
-    def fail(self, key: str, expected: str) -> RecordError:
-        if key not in self.content:
-            return RecordError(self.path, f"{self.where(key)} is missing, expected {expected}")
-        got = _short(self.content[key])
-        return RecordError(self.path, f"{self.where(key)} must be {expected}, got {got}")
-
-    def has(self, key: str) -> bool:
-        return self.content.get(key) is not None
-
-    def part(self, key: str, optional: bool = False) -> _Part:
-        value = {} if optional and not self.has(key) else self.content.get(key)
-        if not isinstance(value, dict):
-            raise self.fail(key, "an object")
-        return _Part(self.path, self.where(key), value)
-
-    def parts(self, key: str) -> list[_Part]:
-        place = self.where(key)
-        return [_Part(self.path, f"{place}[{i}]", item) for i, item in enumerate(self.list(key))]
-
-    def list(self, key: str) -> Sequence[Any]:
-        value = self.content[key] if self.has(key) else []
-        if not isinstance(value, list):
-            raise self.fail(key, "a list")
-        return value
-
-    def text(self, key: str, default: str | None = None) -> str:
-        value = self.content[key] if self.has(key) else default
-        if not isinstance(value, str):
-            raise self.fail(key, "text")
-        return value
-
-    def texts(self, key: str) -> tuple[str, ...]:
-        values = self.list(key)
-        if not all(isinstance(value, str) for value in values):
-            raise self.fail(key, "a list of texts")
-        return tuple(values)
-
-    def integer(self, key: str, default: int | None = None) -> int:
-        value = self.content[key] if self.has(key) else default
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self.fail(key, "an integer")
-        return value
-
-    def flag(self, key: str) -> bool:
-        value = self.content[key] if self.has(key) else False
-        if not isinstance(value, bool):
-            raise self.fail(key, "true or false")
-        return value
-
-    def number(self, key: str) -> float | None:
-        """None where it is null or absent."""
-        return None if not self.has(key) else self._number(self.content[key], key)
-
-    def numbers(self, key: str) -> tuple[float | None, ...]:
-        return tuple(None if v is None else self._number(v, key) for v in self.list(key))
-
-    def _number(self, value: Any, key: str) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self.fail(key, "numbers")
-        try:
-            return float(value)
-        except OverflowError as error:
-            raise self.fail(key, "numbers that a float can hold") from error
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _record(path: Path, part: _Part) -> Record:
+def _record(path: Path, part: Part) -> Record:
     if not part.content.keys() & {"experiment", "row", "result"}:
         raise NotARecord(path, "is not a record: no experiment, row or result")
     schema = part.integer("schema")
@@ -322,18 +230,19 @@ def _record(path: Path, part: _Part) -> Record:
     )
 
 
-def _row(part: _Part) -> Row:
+def _row(part: Part) -> Row:
     label = part.text("label")
     if not label.strip():
         raise part.fail("label", "text that is not blank")
-    paper = None
-    if part.has("paper"):
-        cell = part.part("paper")
-        paper = PaperCell(cell.text("table"), cell.text("row"), cell.text("column", ""))
-    return Row(label, part.text("section", ""), paper, part.flag("baseline"))
+    cell = part.part("paper") if part.has("paper") else None
+    paper = (
+        PaperCell(cell.text("table"), cell.text("row"), cell.text("column", "")) if cell else None
+    )
+    order = part.integer("order", 0)
+    return Row(label, part.text("section", ""), paper, part.flag("baseline"), order)
 
 
-def _result(part: _Part) -> Result:
+def _result(part: Part) -> Result:
     tasks = tuple(_task(item) for item in part.parts("tasks"))
     if not tasks:
         raise part.fail("tasks", "a list with at least one task")
@@ -358,16 +267,16 @@ def _result(part: _Part) -> Result:
     )
 
 
-def _task(part: _Part) -> Task:
+def _task(part: Part) -> Task:
     counts = {name: part.integer(name, 0) for name in ("train", "validation", "test")}
     return Task(part.text("name"), part.texts("classes"), **counts)
 
 
-def _score(part: _Part, tasks: int) -> Score:
+def _score(part: Part, tasks: int) -> Score:
     rows = part.list("matrix")
     if len(rows) != tasks:
         raise part.fail("matrix", f"one row per task, {tasks} here")
-    whole = _Part(part.path, f"{part.place}.matrix", {str(t): row for t, row in enumerate(rows)})
+    whole = Part(part.path, f"{part.place}.matrix", {str(t): row for t, row in enumerate(rows)})
     matrix = tuple(_percentages(whole, str(t), tasks) for t in range(tasks))
     union = _percentages(part, "union", tasks)
     if union and len(union) != tasks:
@@ -375,7 +284,7 @@ def _score(part: _Part, tasks: int) -> Score:
     return Score(matrix, union)
 
 
-def _percentages(part: _Part, key: str, most: int) -> tuple[float | None, ...]:
+def _percentages(part: Part, key: str, most: int) -> tuple[float | None, ...]:
     values = part.numbers(key)
     if len(values) > most:
         raise part.fail(key, f"at most {most} numbers")
@@ -384,7 +293,7 @@ def _percentages(part: _Part, key: str, most: int) -> tuple[float | None, ...]:
     return values
 
 
-def _run(part: _Part) -> Run:
+def _run(part: Part) -> Run:
     seconds, memory = part.part("seconds", optional=True), part.part("memory", optional=True)
     return Run(
         started=part.text("started", ""),

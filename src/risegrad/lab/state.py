@@ -5,6 +5,7 @@ from enum import Enum
 from pathlib import Path
 
 from risegrad.lab import records
+from risegrad.lab.record_parts import RecordError
 
 RECORD, BROKEN, ERROR = records.NAME, f"{records.NAME}.broken", "error.txt"
 STARTS, LOG, CHECKPOINTS = "starts.txt", "log.txt", "checkpoints"
@@ -24,7 +25,7 @@ def look(folder: Path, identity: str) -> tuple[State, str]:
     path = folder / RECORD
     try:
         found = records.read_record(path)
-    except records.RecordError as error:
+    except RecordError as error:
         if os.path.lexists(path):
             return State.BROKEN, error.reason
     else:

@@ -87,6 +87,14 @@ def test_rows_stand_in_the_order_of_the_paper_then_of_their_names(tmp_path: Path
     assert labels == ["EASE", "base", "mine", "RISE q=4", "RISE q=16", "zzz"]
 
 
+def test_rows_without_a_place_in_the_paper_stand_as_in_their_file(tmp_path: Path) -> None:
+    made = [record(label) for label in ("b", "c", "a")]
+    for order, content in enumerate(made):
+        content["row"]["order"] = order
+    report = built(tmp_path, *made)
+    assert [row.label for row in only(report).experiment.rows] == ["b", "c", "a"]
+
+
 def test_a_place_that_the_paper_does_not_have_is_said(tmp_path: Path) -> None:
     report = built(tmp_path, record(paper={"table": "1", "row": "L2P", "column": "x"}))
     assert "row.paper: Table 1 has no single row 'L2P'" in report.remarks[0]

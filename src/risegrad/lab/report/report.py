@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from risegrad.lab.records import Record, RecordError
+from risegrad.lab.record_parts import RecordError
+from risegrad.lab.records import Record
 from risegrad.lab.report.contents import (
     difference_table,
     other_metrics,

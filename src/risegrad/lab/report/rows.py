@@ -165,10 +165,12 @@ _SECTIONS = [
 
 
 def _order(row: ResultRow) -> tuple[Any, ...]:
-    """As in the paper, then baselines first, then by name; numbers in names count as numbers."""
+    """As in the paper, then as in the experiment file; where a record does not say that, baselines
+    first, then by name, and numbers in names count as numbers."""
     known = row.section in _SECTIONS
     section = (_SECTIONS.index(row.section), []) if known else (99, _natural(row.section))
-    return (section, row.place.row if row.place else 99, not row.baseline, _natural(row.label))
+    place = row.place.row if row.place else 99
+    return (section, place, row.runs[0].row.order, not row.baseline, _natural(row.label))
 
 
 def _natural(text: str) -> list[tuple[int, int, str]]:

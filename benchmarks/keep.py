@@ -1,0 +1,31 @@
+"""python -m benchmarks.keep OUT EXPERIMENT ...: copy finished records into experiments/records.
+
+Only runs that the experiment file still describes are kept, under the name of their folder.
+"""
+
+import shutil
+import sys
+from pathlib import Path
+
+from risegrad.lab.experiment import load_experiment
+from risegrad.lab.records import read_records
+
+RECORDS = Path(__file__).parents[1] / "experiments" / "records"
+
+
+def keep(out: Path, name: str) -> int:
+    """How many records were copied."""
+    labels = {row.label for row in load_experiment(name).rows}
+    records, problems = read_records([out / name])
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    kept = [record for record in records if record.row.label in labels]
+    (RECORDS / name).mkdir(parents=True, exist_ok=True)
+    for record in kept:
+        shutil.copyfile(record.path, RECORDS / name / f"{record.path.parent.name}.json")
+    return len(kept)
+
+
+if __name__ == "__main__":
+    for experiment in sys.argv[2:]:
+        print(f"{experiment}: {keep(Path(sys.argv[1]), experiment)} records")
