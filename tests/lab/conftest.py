@@ -1,5 +1,6 @@
 """An experiment on the fake workload, and ways to run it in and out of this process."""
 
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -68,5 +69,7 @@ def rise_process(*argv: Any, **options: Any) -> "subprocess.Popen[str]":
     """The command as a process of its own."""
     return subprocess.Popen(
         [sys.executable, "-m", "risegrad.cli", *map(str, argv), *WORKLOAD],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        # Where the tests themselves run in the background, a shell has made them deaf to it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), **options,
     )  # fmt: skip

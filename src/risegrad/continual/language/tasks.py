@@ -50,7 +50,7 @@ class TextTask:
     def prompt(self, sentence: str, labels: Sequence[str] | None = None) -> str:
         """What the model reads; ``labels`` are the options, the pool's own unless given.
 
-        >>> print(POOL["SST-2"].prompt("Text: good fun ."))
+        >>> print(POOL["SST-2"].prompt("Text: good fun ."))  # doctest: +NORMALIZE_WHITESPACE
         Task:SC
         Dataset:SST-2
         What is the sentiment of the following paragraph? Choose one from the option.
