@@ -70,6 +70,9 @@ def test_workers_take_turns_on_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [engine._device(slot).get("CUDA_VISIBLE_DEVICES") for slot in range(3)]
     assert found == ["2", "5", "2"]
     assert Local(workers=1, threads=1)._device(0) == {}, "one run may use them all"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    pairs = Local(workers=2, threads=1, processes=2)
+    assert [pairs._device(slot)["CUDA_VISIBLE_DEVICES"] for slot in range(2)] == ["0,1", "2,3"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert devices() == []
 

@@ -108,7 +108,7 @@ def make_engine(args: argparse.Namespace, grid: int) -> "Engine":
     workers = args.workers or min(slots, grid)
     threads = args.threads or max(1, cores // (workers * args.processes))
     if args.engine == "local":
-        return Local(workers, threads)
+        return Local(workers, threads, args.processes)
     elsewhere = args.address or os.environ.get("RAY_ADDRESS")
     if elsewhere:
         return OnRay(args.workers, args.threads or 1, elsewhere)

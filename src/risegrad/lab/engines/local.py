@@ -25,8 +25,8 @@ class _Running(NamedTuple):
 
 
 class Local:
-    def __init__(self, workers: int, threads: int) -> None:
-        self.workers, self.threads = workers, threads
+    def __init__(self, workers: int, threads: int, processes: int = 1) -> None:
+        self.workers, self.threads, self.processes = workers, threads, processes
         self.devices = devices()
         self._running: dict[str, _Running] = {}
 
@@ -74,10 +74,13 @@ class Local:
         self._running.clear()
 
     def _device(self, slot: int) -> dict[str, str]:
-        """With several accelerators and several workers, one each in turn."""
+        """With several accelerators and several workers, one for each process in turn."""
         if self.workers < 2 or len(self.devices) < 2:
             return {}
-        return {"CUDA_VISIBLE_DEVICES": self.devices[slot % len(self.devices)]}
+        first = slot * self.processes
+        places = [(first + k) % len(self.devices) for k in range(self.processes)]
+        chosen = dict.fromkeys(self.devices[place] for place in places)
+        return {"CUDA_VISIBLE_DEVICES": ",".join(chosen)}
 
 
 def devices() -> list[str]:
