@@ -1,13 +1,16 @@
 """The learning loop in vision: against a minimal loop, against Avalanche, and with its cache."""
 
 import copy
+import functools
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
@@ -25,11 +28,34 @@ Epoch = Callable[[], object]
 BATCH, RATE = 48, 1e-3
 
 
+@functools.cache
+def digits_at_64_pixels() -> str:
+    """A file of images in the size of the model: no loop has to resize any."""
+    digits = load_digits()
+    small = torch.as_tensor(digits.images * (255 / 16)).to(torch.uint8)
+    large = small.repeat_interleave(8, 1).repeat_interleave(8, 2)
+    colored = large.unsqueeze(-1).expand(-1, -1, -1, 3)
+    path = Path(tempfile.mkdtemp()) / "digits.npz"
+    parts = {"train": slice(0, 1437), "test": slice(1437, None)}
+    arrays: dict[str, Any] = {}
+    for name, part in parts.items():
+        arrays |= {f"{name}_images": colored[part].numpy(), f"{name}_labels": digits.target[part]}
+    np.savez(path, **arrays)
+    return str(path)
+
+
 def settings(host: str, **changes: Any) -> Any:
     """Digits at 64 pixels through a ViT-Ti: most of the time is the model's, as in real use."""
     plain = {
         "domain": "vision",
-        "stream": {"name": "digits", "image_size": 64, "base": 10, "augment": "none"},
+        "stream": {
+            "source": "npz",
+            "data": digits_at_64_pixels(),
+            "image_size": 64,
+            "increment": 10,
+            "augment": "none",
+            "test_view": "direct",
+        },
         "model": {"name": "vit_tiny_patch16_224", "pretrained": False},
         "host": {"name": host},
         "rule": {"name": "fo"},
@@ -74,7 +100,7 @@ class Plain(nn.Module):
 
 
 def data(host: AdapterClassifier) -> TensorDataset:
-    """All images ready-made: the peers need not even resize them."""
+    """All images as the model takes them: the peers need not even convert them."""
     split = host.kit.stream[0].train
     return TensorDataset(split.images(range(len(split)), train=True), split.labels)
 
@@ -150,7 +176,7 @@ def run() -> Iterator[Ratio]:
         "images per second of the loop over a minimal loop",
         measured_ratio(minimal_epoch(), ours, rounds=5),
         0.95,
-        "Adapter + Cls., ViT-Ti at 64 pixels, batch 48; the minimal loop has its images ready",
+        "Adapter + Cls., ViT-Ti at 64 pixels, batch 48; no loop resizes images",
     )
     yield at_least(
         "images per second of the loop over Avalanche's Naive",
