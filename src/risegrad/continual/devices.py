@@ -62,11 +62,6 @@ class Devices:
                 torch.zeros_like(parameter) if gradient is None else gradient
             )
 
-    def wait(self) -> None:
-        """Until all processes are here."""
-        if self._accelerator is not None:
-            self._accelerator.wait_for_everyone()
-
 
 def _accelerator() -> Any:
     try:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from risegrad.continual.additions.base import Addition, AdditionSettings, Training
-from risegrad.continual.additions.reservoir import Reservoir
+from risegrad.continual.additions.base import AdditionSettings, Training
+from risegrad.continual.additions.reservoir import Remembering
 from risegrad.continual.checks import check_number
 
 
@@ -33,15 +33,15 @@ class AgemSettings(AdditionSettings):
         return Agem(self, seed)
 
 
-class Agem(Addition):
+class Agem(Remembering):
     """``g - (g.r / r.r) r`` in place of ``g`` where ``g.r < 0``; r is the memory's gradient."""
 
     name = "agem"
     needs_exact = True
 
     def __init__(self, settings: AgemSettings, seed: int) -> None:
+        super().__init__(settings.size, seed)
         self.settings = settings
-        self.memory = Reservoir(settings.size, seed, "agem")
 
     def adjust(self, training: Training, again: Callable[[], Tensor]) -> None:
         refs = self.memory.draw(self.settings.batch, training.session.task, training.step)
@@ -53,15 +53,6 @@ class Agem(Addition):
         reference = [_gradient(parameter) for parameter in parameters]
         for parameter, gradient in zip(parameters, projected(own, reference), strict=True):
             parameter.grad = gradient
-
-    def end(self, training: Training) -> None:
-        self.memory.see(training.session.task, training.session.examples)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.memory.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.memory.load_state_dict(state)
 
 
 def projected(own: list[Tensor], reference: list[Tensor]) -> list[Tensor]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from risegrad.continual.additions.base import Addition, AdditionSettings, Training
-from risegrad.continual.additions.reservoir import Reservoir
+from risegrad.continual.additions.base import AdditionSettings
+from risegrad.continual.additions.reservoir import Remembering
 from risegrad.continual.checks import check_number
 from risegrad.continual.session import Ref
 
@@ -30,23 +30,14 @@ class ReplaySettings(AdditionSettings):
         return Replay(self, seed)
 
 
-class Replay(Addition):
-    """The memory learns of a task when its session is over; the loss is over all classes seen."""
+class Replay(Remembering):
+    """Old examples beside the new ones, so the loss is over all classes seen."""
 
     name = "replay"
 
     def __init__(self, settings: ReplaySettings, seed: int) -> None:
+        super().__init__(settings.size, seed)
         self.settings = settings
-        self.memory = Reservoir(settings.size, seed, "replay")
 
     def replayed(self, task: int, epoch: int, batch: int, size: int) -> list[Ref]:
         return self.memory.draw(self.settings.batch or size, task, epoch, batch)
-
-    def end(self, training: Training) -> None:
-        self.memory.see(training.session.task, training.session.examples)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.memory.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.memory.load_state_dict(state)

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from risegrad.continual.additions.base import Addition, Training
 from risegrad.continual.seeds import generator_for
 from risegrad.continual.session import Ref
 
@@ -46,3 +47,19 @@ class Reservoir:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.refs = [(task, index) for task, index in state["refs"]]
         self.seen = state["seen"]
+
+
+class Remembering(Addition):
+    """An addition with a memory that learns of a task when its session is over."""
+
+    def __init__(self, size: int, seed: int) -> None:
+        self.memory = Reservoir(size, seed, self.name)
+
+    def end(self, training: Training) -> None:
+        self.memory.see(training.session.task, training.session.examples)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.memory.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.memory.load_state_dict(state)
