@@ -21,7 +21,7 @@ FLOORS = [
     {"shaping"},
     {"attachment", "zeroth_order"},
     {"sandbox", "continual", "curvature"},
-    {"lab", "integrations"},
+    {"lab", "integrations", "foresight"},
     {"cli"},
 ]
 FLOOR = {name: number for number, floor in enumerate(FLOORS) for name in floor}

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import NoReturn, Protocol
 
-from risegrad.curvature.commands import calibrate, diagnose, local
+from risegrad.foresight.commands import calibrate, diagnose, local
 from risegrad.lab.commands import completion, report, run, show
 from risegrad.lab.commands import list as listing
 from risegrad.sandbox import command as sandbox

@@ -14,8 +14,8 @@ from risegrad.continual.language.build import TextSplit
 from risegrad.continual.language.encoder import LabelHead
 from risegrad.continual.language.items import Answered, TextBatch, TextItems
 from risegrad.continual.language.model import LanguageModel
-from risegrad.continual.language.tasks import ANSWER
-from risegrad.continual.language.tokens import Limit, Tokens, tokenized
+from risegrad.continual.language.prompts import answer_tokens, prompt_limit
+from risegrad.continual.language.tokens import Tokens, tokenized
 from risegrad.continual.rules import Rule
 from risegrad.continual.seeds import generator_for
 from risegrad.continual.stream import Stream
@@ -47,11 +47,8 @@ class LanguageKit:
             width = int(self.model.net.config.hidden_size)
             generator = generator_for(self.seed, "head")
             self.classifier = LabelHead(width, self.labels, generator).to(device)
-        settings, tokenizer = self.model.settings, self.model.tokenizer
-        ending = _ending(tokenizer)
-        asking = len(tokenizer(ANSWER, add_special_tokens=False)["input_ids"])
-        tail = ending + (asking if settings.cut == "text" else 0)
-        self.limit = Limit(settings.source_length, tail)
+        settings = self.model.settings
+        self.limit = prompt_limit(self.model.tokenizer, settings.source_length, settings.cut)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -77,10 +74,7 @@ class LanguageKit:
 
     def written(self, text: str) -> Tensor:
         """An answer as tokens, with the end that a model has to write."""
-        tokenizer = self.model.tokenizer
-        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-        ids = ids[: self.model.settings.target_length - 1]
-        return torch.tensor([*ids, tokenizer.eos_token_id])
+        return answer_tokens(self.model.tokenizer, text, self.model.settings.target_length)
 
     def loss(self, batch: TextBatch) -> Tensor:
         """Mean over the tokens of all answers; for an encoder, over examples."""
@@ -116,13 +110,3 @@ class LanguageKit:
                 f"an encoder can only learn labels of the label set, got {unknown} others in the "
                 f"training examples of {self.stream[task].name}: set stream.unknown_labels='drop'"
             )
-
-
-def _ending(tokenizer: object) -> int:
-    """How many special tokens stand at the end of every text."""
-    ids: list[int] = tokenizer("a")["input_ids"]  # type: ignore[operator]
-    special = set(tokenizer.all_special_ids)  # type: ignore[attr-defined]
-    count = 0
-    while count < len(ids) and ids[-1 - count] in special:
-        count += 1
-    return count

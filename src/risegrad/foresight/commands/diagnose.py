@@ -8,10 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from risegrad.curvature.commands.shared import add_output, add_paths, checked_settings, counting
+from risegrad.foresight.commands.shared import add_output, add_paths, checked_settings, counting
 
 if TYPE_CHECKING:
-    from risegrad.curvature.settings import Settings
+    from risegrad.foresight.settings import Settings
 
 NAME = "diagnose"
 SUMMARY = "say before training what FO, RISE and smaller steps would do to what a model knows"
@@ -41,10 +41,10 @@ def plan(args: argparse.Namespace) -> Callable[[], int]:
 def execute(settings: Settings, out: Path, quiet: bool) -> int:
     """Build, measure, write, and say so."""
     from risegrad.curvature.budget import Budget
-    from risegrad.curvature.build import build
     from risegrad.curvature.diagnosis import diagnose
     from risegrad.curvature.files import writable_folder, write_json, write_text
     from risegrad.curvature.page import diagnosis_page
+    from risegrad.foresight.build import build
     from risegrad.shapers import Rise
 
     folder = writable_folder(out)

@@ -5,9 +5,9 @@ import tomllib
 from pathlib import Path
 
 from risegrad import curvature
-from risegrad.curvature.commands import calibrate, diagnose, local
 from risegrad.curvature.operators import KINDS
-from risegrad.curvature.settings import parse
+from risegrad.foresight.commands import calibrate, diagnose, local
+from risegrad.foresight.settings import parse
 
 PAGE = (Path(__file__).parents[2] / "docs" / "foresight.md").read_text(encoding="utf-8")
 

@@ -1,7 +1,6 @@
 """The commands: what they print and write, and every mistake in their arguments."""
 
 import argparse
-import gzip
 import json
 import re
 import subprocess
@@ -9,7 +8,6 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
-import numpy as np
 import pytest
 import timm
 import torch
@@ -18,12 +16,11 @@ from safetensors.torch import save_file
 from torch import nn
 from transformers import T5Config, T5ForConditionalGeneration
 
-from risegrad.curvature.build import build
 from risegrad.curvature.calibrated import calibration_table
-from risegrad.curvature.commands import calibrate, diagnose, local
-from risegrad.curvature.examples import image_parts, text_parts
-from risegrad.curvature.settings import DataSettings, Part, load, parse
 from risegrad.curvature.shapes import Lora, lora_shapes, model_shapes
+from risegrad.foresight.build import build
+from risegrad.foresight.commands import calibrate, diagnose, local
+from risegrad.foresight.settings import load, parse
 from risegrad.shapers import Rise
 
 HERE = Path(__file__).parent
@@ -115,6 +112,18 @@ def test_local(config, tmp_path, capsys):
     assert "updates of 1 step" in text
     assert len(content["checkpoints"][0]["outcomes"]) == 2 * (1 + 1 + 2 + 2)
     check_page(tmp_path / "out" / "local.html")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "local.html",
+        "local.json",
+    ]
+
+
+def test_a_log_has_a_line_for_each_stage(config, tmp_path, capsys):
+    run(local, config, "--out", tmp_path / "out")
+    stages = capsys.readouterr().err.splitlines()
+    assert stages == ["model and data", "checkpoint 0: moments", "checkpoint 0"]
+    run(local, config, "--out", tmp_path / "out", "--quiet")
+    assert capsys.readouterr().err == ""
 
 
 def test_names_in_a_page_are_escaped(tmp_path):
@@ -138,7 +147,7 @@ def test_the_experiments_can_be_read():
 
 def test_commands_import_nothing_heavy():
     code = (
-        "import sys; from risegrad.curvature.commands import calibrate, diagnose, local;"
+        "import sys; from risegrad.foresight.commands import calibrate, diagnose, local;"
         "print([m for m in ('torch', 'numpy', 'timm', 'transformers') if m in sys.modules])"
     )
     result = subprocess.run(
@@ -318,97 +327,3 @@ def test_calibrate_files_of_weights(tmp_path):
 def test_bad_calibrations(words, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         run(calibrate, "--model", "vit_tiny_patch16_224", *words)
-
-
-# data
-
-
-def image_file(path, classes=4, each=12):
-    rng = np.random.default_rng(0)
-    np.savez(
-        path,
-        train_images=rng.integers(0, 255, (classes * each, 8, 8, 3), dtype=np.uint8),
-        train_labels=np.repeat(np.arange(classes), each),
-    )
-    return str(path)
-
-
-def test_images(tmp_path):
-    data = DataSettings(
-        kind="images", path=image_file(tmp_path / "i.npz"), batch=4,
-        historical=Part(classes=(3, 1), batches=2), incoming=Part(classes=(0,), batches=1),
-    )  # fmt: skip
-    old, new, warm = image_parts(data, 16, (0.5,) * 3, (0.2,) * 3, seed=0)
-    assert [len(part) for part in (old, new, warm)] == [2, 1, 4]
-    assert old[0][0].shape == (4, 3, 16, 16)
-    assert {label for _, y in [*old, *warm] for label in y.tolist()} == {0, 1}
-    assert set(new[0][1].tolist()) == {2}
-    again = image_parts(data, 16, (0.5,) * 3, (0.2,) * 3, seed=0)
-    assert torch.equal(again[0][0][0], old[0][0])
-
-
-def test_a_timm_experiment_end_to_end(tmp_path):
-    model = timm.create_model("vit_tiny_patch16_224", img_size=16, patch_size=8, embed_dim=12,
-                              depth=1, num_heads=3)  # fmt: skip
-    save_file(model.state_dict(), tmp_path / "w.safetensors")
-    settings = parse({
-        "model": {"source": "timm", "name": "vit_tiny_patch16_224", "lora": 2, "image_size": 16,
-                  "path": str(tmp_path / "w.safetensors"),
-                  "arguments": {"patch_size": 8, "embed_dim": 12, "depth": 1, "num_heads": 3}},
-        "data": {"kind": "images", "path": image_file(tmp_path / "i.npz"), "batch": 4,
-                 "historical": {"classes": [0, 1], "batches": 1},
-                 "incoming": {"classes": [2], "batches": 1}},
-        "warmup": {"steps": 2},
-    })  # fmt: skip
-    problem = build(settings)
-    names = [name for name, p in problem.model.named_parameters() if p.requires_grad]
-    assert any("lora_A" in name for name in names)
-    assert any("head" in name for name in names)
-    body = problem.model.base_model.model.blocks[0].mlp.fc1.weight
-    assert torch.equal(body, model.blocks[0].mlp.fc1.weight)
-    assert problem.model(problem.historical[0][0]).shape == (4, 3)
-
-
-class Letters:
-    """A tokenizer of letters."""
-
-    def __call__(self, texts, max_length, **options):
-        rows = [[ord(c) % 19 + 1 for c in text[:max_length]] for text in texts]
-        width = max(map(len, rows))
-        ids = torch.tensor([row + [0] * (width - len(row)) for row in rows])
-        return argparse.Namespace(input_ids=ids, attention_mask=(ids != 0).long())
-
-
-def test_texts(tmp_path):
-    for task, file in (("news", "train"), ("stars", "test")):
-        (tmp_path / task).mkdir()
-        rows = [{"sentence": f"text {i}", "label": "good" if i % 2 else "no"} for i in range(9)]
-        with gzip.open(tmp_path / task / f"{file}.json.gz", "wt") as stream:
-            json.dump(rows, stream)
-    data = DataSettings(
-        kind="texts", path=str(tmp_path), batch=3, tokens=10,
-        historical=Part(tasks=("news",), batches=2), incoming=Part(tasks=("stars",), batches=1),
-    )  # fmt: skip
-    old, new, warm = text_parts(data, Letters(), seed=0)
-    assert [len(part) for part in (old, new, warm)] == [2, 1, 1]
-    assert old[0]["input_ids"].shape == (3, 10)
-    assert (old[0]["labels"] == -100).any() == (old[0]["labels"].shape[1] > 2)
-    assert tiny_t5()(**new[0]).loss.isfinite()
-    missing = DataSettings(kind="texts", path=str(tmp_path), historical=Part(tasks=("poems",)))
-    with pytest.raises(RuntimeError, match=r"task 'poems' has neither train\.json\.gz nor"):
-        text_parts(missing, Letters(), seed=0)
-
-
-def test_bad_data(tmp_path):
-    path = image_file(tmp_path / "i.npz")
-    part = Part(classes=(0,), batches=9)
-    with pytest.raises(
-        RuntimeError, match=r"data.historical needs 9 batches of 16, got 12 examples"
-    ):
-        image_parts(DataSettings("images", path, 16, part, part), 8, (0.5,) * 3, (1.0,) * 3, 0)
-    with pytest.raises(RuntimeError, match=r"data.path must exist \(--data on the command line\)"):
-        image_parts(DataSettings("images", "", 16, part, part), 8, (0.5,) * 3, (1.0,) * 3, 0)
-    np.savez(tmp_path / "other.npz", images=np.zeros(3))
-    other = DataSettings("images", str(tmp_path / "other.npz"), 16, part, part)
-    with pytest.raises(RuntimeError, match=r"other\.npz must hold train_images; it has images"):
-        image_parts(other, 8, (0.5,) * 3, (1.0,) * 3, 0)

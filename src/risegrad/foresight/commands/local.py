@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from risegrad.curvature.commands.shared import add_output, add_paths, checked_settings, telling
+from risegrad.foresight.commands.shared import add_output, add_paths, checked_settings, telling
 
 if TYPE_CHECKING:
-    from risegrad.curvature.settings import Settings
+    from risegrad.foresight.settings import Settings
 
 NAME = "local"
 SUMMARY = "set predicted changes of the historical loss against the true ones, on a real network"
@@ -18,6 +18,7 @@ DESCRIPTION = """\
 At checkpoints of a small stream, moves the model by one step and by a few steps of each rule at
 several step sizes, measures what happened to the historical loss and compares it with what each
 curvature had predicted. Prints a summary and writes local.json and local.html (self-contained).
+A killed run with the same settings and folder goes on at its last checkpoint.
 Needs curvlinops and tqdm: pip install "risegrad[curvature,lab]"."""
 EXAMPLES: tuple[str, ...] = (
     "rise local experiments/local/vit.toml --model WEIGHTS --data IMAGES.npz",
@@ -40,14 +41,16 @@ def plan(args: argparse.Namespace) -> Callable[[], int]:
 def execute(settings: Settings, out: Path, quiet: bool) -> int:
     """Build, move, measure, write, and say so."""
     from risegrad.curvature.files import writable_folder, write_json, write_text
-    from risegrad.curvature.local import run_local
-    from risegrad.curvature.local_report import local_page, local_summary
+    from risegrad.foresight.checkpoint import forget_parts
+    from risegrad.foresight.local import run_local
+    from risegrad.foresight.local_report import local_page, local_summary
 
     folder = writable_folder(out)
     with telling(quiet) as tell:
-        found = run_local(settings, tell)
+        found = run_local(settings, tell, folder)
     write_json(folder / "local.json", found.to_dict())
     write_text(folder / "local.html", local_page(found))
+    forget_parts(settings, folder)
     if not quiet:
         print(local_summary(found))
         print(f"\nwrote {folder / 'local.json'}\nwrote {folder / 'local.html'}")

@@ -5,46 +5,36 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 from risegrad.curvature.agreement import Agreement, Spread, agreement, breaking_point, spreads
 from risegrad.curvature.budget import Budget
-from risegrad.curvature.build import Problem, build, warm_up
 from risegrad.curvature.measure import Measured, measure
 from risegrad.curvature.moments import Calibration, evaluate
 from risegrad.curvature.objective import Objective
 from risegrad.curvature.operators import Kind
 from risegrad.curvature.report import plain
-from risegrad.curvature.settings import Settings
 from risegrad.curvature.space import make_space, trained_parameters
 from risegrad.curvature.validation import Bench, Outcome, step_sizes_for, validate
+from risegrad.foresight.build import Problem, build, warm_up
+from risegrad.foresight.checkpoint import (
+    Checkpoint,
+    PredictedSpread,
+    part_name,
+    read_part,
+    write_part,
+)
+from risegrad.foresight.settings import Settings
 from risegrad.shapers import Rise
 
-Tick = Callable[[str], None]
+Tick = Callable[[str, str], None]
+"""Called with what is being done, and how far it is."""
 
 
-@dataclass(frozen=True)
-class PredictedSpread:
-    """Draws at one step size, and the mean and deviation that the exact moments give them."""
-
-    drawn: Spread
-    mean: float
-    std: float
-    score: float
-    """distance of the means in standard errors, from the predicted deviation"""
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """All that was measured after some steps into the incoming task."""
-
-    steps: int
-    historical_loss: float
-    incoming_loss: float
-    step_sizes: tuple[float, ...]
-    outcomes: tuple[Outcome, ...]
-    predicted: tuple[PredictedSpread, ...]
-    products: int
+def silent(stage: str, detail: str) -> None:
+    """Say nothing."""
 
 
 @dataclass(frozen=True)
@@ -93,10 +83,10 @@ class LocalResult:
         return content
 
 
-def run_local(settings: Settings, tick: Tick = lambda words: None) -> LocalResult:
-    """Build, learn, measure at every checkpoint."""
+def run_local(settings: Settings, tick: Tick = silent, kept: Path | None = None) -> LocalResult:
+    """Build, learn, measure at every checkpoint; those that lie in the folder ``kept`` are read."""
     started = time.perf_counter()
-    tick("model and data")
+    tick("model and data", "")
     problem = build(settings)
     shaper = Rise(**asdict(settings.rise))
     parameters = trained_parameters(problem.model, shaper.exempt)
@@ -106,7 +96,13 @@ def run_local(settings: Settings, tick: Tick = lambda words: None) -> LocalResul
         ahead = replace(problem, warm=problem.incoming)
         warm_up(ahead, steps - done, settings.warmup.learning_rate)
         done = steps
-        points.append(_checkpoint(settings, problem, shaper, steps, tick))
+        file = kept and kept / part_name(settings, steps)
+        point = file and read_part(file)
+        if not point:
+            point = _checkpoint(settings, problem, shaper, steps, tick)
+            if file:
+                write_part(file, point)
+        points.append(point)
     seconds = time.perf_counter() - started
     return LocalResult(settings, space.d, len(space.blocks), tuple(points), seconds)
 
@@ -122,13 +118,10 @@ def _checkpoint(
     budget = Budget.of(settings.diagnosis.budget)
     kinds = cast(tuple[Kind, ...], v.curvatures)
     bench = Bench.of(kept, new, space, parameters, kinds, seed, budget.columns)
-    g = bench.gradient()
-    tick(f"checkpoint {steps}: moments")
-    measured = _measured(bench, g, budget, seed)
+    g, name = bench.gradient(), f"checkpoint {steps}"
+    measured = _measured(bench, g, budget, seed, partial(tick, f"{name}: moments"))
     sizes = v.step_sizes or tuple(step_sizes_for(bench, g, v.damages))
-    outcomes = validate(
-        bench, sizes, v.steps, v.draws, seed, steps, tick=lambda w: tick(f"checkpoint {steps}: {w}")
-    )
+    outcomes = validate(bench, sizes, v.steps, v.draws, seed, steps, tick=partial(tick, name))
     return Checkpoint(
         steps, kept.value(), new.value(), tuple(sizes), tuple(outcomes),
         tuple(_predicted(spread, measured, bench) for spread in spreads(outcomes)
@@ -137,11 +130,18 @@ def _checkpoint(
     )  # fmt: skip
 
 
-def _measured(bench: Bench, g: Any, budget: Budget, seed: int) -> Measured:
+def _measured(
+    bench: Bench, g: Any, budget: Budget, seed: int, tell: Callable[[str], None]
+) -> Measured:
     """Moments from the first curvature of the list."""
     operator = next(iter(bench.operators.values()))
     h = bench.kept.gradient(bench.space, bench.parameters)
-    return measure(operator, g, h, 1.0, budget, seed, lambda count: None)
+
+    def tick(count: int) -> None:
+        tell(f"{operator.products} products")
+
+    tell("")
+    return measure(operator, g, h, 1.0, budget, seed, tick)
 
 
 def _predicted(spread: Spread, measured: Measured, bench: Bench) -> PredictedSpread:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from risegrad.curvature.settings import Settings
+    from risegrad.foresight.settings import Settings
 
 
 def add_paths(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +34,7 @@ def checked_settings(args: argparse.Namespace) -> Settings:
     """The file with the paths of the command line; all that can be wrong before any work."""
     from risegrad.curvature.budget import Budget
     from risegrad.curvature.operators import KINDS
-    from risegrad.curvature.settings import load, with_paths
+    from risegrad.foresight.settings import load, with_paths
     from risegrad.shapers import Rise
 
     settings = with_paths(load(Path(args.config)), args.model, args.data)
@@ -71,9 +71,17 @@ def counting(quiet: bool, words: str) -> Iterator[Callable[[int, int], None]]:
 
 
 @contextmanager
-def telling(quiet: bool) -> Iterator[Callable[[str], None]]:
-    """A line that says what is being done."""
+def telling(quiet: bool) -> Iterator[Callable[[str, str], None]]:
+    """A line that says what is being done and how far it is; in a log, a line for each stage."""
     tqdm = need("tqdm", "lab")
-    hidden = quiet or not sys.stderr.isatty()
-    with tqdm.tqdm(disable=hidden, file=sys.stderr, bar_format="{elapsed} {desc}") as bar:
-        yield bar.set_description_str
+    log = not sys.stderr.isatty()
+    with tqdm.tqdm(disable=quiet or log, file=sys.stderr, bar_format="{elapsed} {desc}") as bar:
+        stages: list[str] = []
+
+        def tell(stage: str, detail: str) -> None:
+            bar.set_description_str(f"{stage} {detail}".strip())
+            if log and not quiet and stage not in stages:
+                print(stage, file=sys.stderr, flush=True)
+            stages.append(stage)
+
+        yield tell

@@ -9,10 +9,7 @@ import torch
 from curvature.networks import batches, network, parts
 from references import STANDARD_ERRORS, assert_close
 from risegrad.curvature.agreement import agreement, breaking_point, rank_correlation, spreads
-from risegrad.curvature.local import run_local
-from risegrad.curvature.local_report import local_page, local_summary
 from risegrad.curvature.objective import Objective
-from risegrad.curvature.settings import parse
 from risegrad.curvature.validation import (
     RULES,
     Bench,
@@ -22,6 +19,10 @@ from risegrad.curvature.validation import (
     step_sizes_for,
     validate,
 )
+from risegrad.foresight.checkpoint import part_name
+from risegrad.foresight.local import run_local
+from risegrad.foresight.local_report import local_page, local_summary
+from risegrad.foresight.settings import parse
 from risegrad.shapers import Rise
 
 HERE = str(Path(__file__).parent)
@@ -219,3 +220,33 @@ def test_no_positive_curvature_sets_no_step_size():
     _, subject = bench()
     with pytest.raises(ValueError, match="the gradient meets no positive curvature"):
         step_sizes_for(subject, torch.zeros(subject.space.d, dtype=torch.float64), [0.1])
+
+
+def test_a_killed_validation_goes_on(tmp_path, quadratic):
+    wanted = settings(steps=[1, 2], checkpoints=[0, 2], damages=[0.01, 0.3])
+    stages = []
+
+    def kill(stage, detail):
+        stages.append(stage)
+        if stage == "checkpoint 2":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_local(wanted, kill, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [part_name(wanted, 0)]
+    again = run_local(wanted, lambda stage, detail: stages.append(stage), tmp_path)
+    assert stages.count("model and data") == 2
+    assert stages.count("checkpoint 0") == 1 + 1 + 6 + 6
+    assert again.checkpoints == quadratic.checkpoints
+
+
+def test_a_damaged_part_is_measured_anew(tmp_path, quadratic):
+    wanted = settings(steps=[1, 2], checkpoints=[0, 2], damages=[0.01, 0.3])
+    (tmp_path / part_name(wanted, 0)).write_text("{")
+    with pytest.warns(UserWarning, match=r"checkpoint-0-\w+\.json is damaged and measured anew"):
+        found = run_local(wanted, kept=tmp_path)
+    assert found.checkpoints == quadratic.checkpoints
+
+
+def test_parts_of_other_settings_are_other_parts():
+    assert part_name(settings(), 0) != part_name(settings(draws=7), 0)

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from html import escape
 
 from risegrad.curvature.agreement import Agreement, breaking_point
-from risegrad.curvature.local import LocalResult
 from risegrad.curvature.page import document, html_table
 from risegrad.curvature.summary import table
 from risegrad.curvature.svg import scatter
 from risegrad.curvature.validation import RULES
+from risegrad.foresight.local import LocalResult
 
 HEAD = ("curvature", "updates", "rank corr.", "damage corr.", "sign", "RISE<FO", "median error")
 

@@ -1,0 +1,1 @@
+"""The commands that look ahead: what they are asked, model and data for it, local validation."""
