@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.foresight_tables import agreement_table, diagnosis_table, draws_table
 from risegrad.lab.experiment import load_experiment
 from risegrad.lab.records import Record, read_records
 
@@ -42,6 +43,8 @@ def spread(values: list[float]) -> str:
 
 
 COLUMNS = {"Avg": "avg", "Last": "last", "Fgt": "forgetting", "New": "plasticity"}
+LABELS_ONLY = {"Avg (labels)": "constrained_avg", "Fgt (labels)": "constrained_forgetting"}
+"""Where a language model may only choose among a task's labels."""
 
 
 def experiment_table(name: str) -> str:
@@ -52,9 +55,11 @@ def experiment_table(name: str) -> str:
     order = [str(row.label) for row in load_experiment(name).rows]
     for record in sorted(records, key=lambda found: order.index(found.row.label)):
         groups.setdefault(record.row.label, []).append(record)
-    rows = [f"| | {' | '.join(COLUMNS)} | seeds |", "|---|" + "---:|" * (len(COLUMNS) + 1)]
+    language = all("constrained" in record.result.scores for record in records)
+    columns = COLUMNS | (LABELS_ONLY if language else {})
+    rows = [f"| | {' | '.join(columns)} | seeds |", "|---|" + "---:|" * (len(columns) + 1)]
     for label, found in groups.items():
-        cells = [spread([_metric(one, key) for one in found]) for key in COLUMNS.values()]
+        cells = [spread([_metric(one, key) for one in found]) for key in columns.values()]
         rows.append(f"| {label} | {' | '.join(cells)} | {len(found)} |")
     return "\n".join(rows)
 
@@ -65,11 +70,18 @@ def _metric(record: Record, key: str) -> float:
     return value
 
 
-EXPERIMENTS = ("digits", "digits-validation", "table1-cpu", "table3-cpu")
+EXPERIMENTS = (
+    "digits", "digits-validation", "table1-cpu", "table3-cpu",
+    "language-short-cpu", "language-frontier-cpu", "language-ten-cpu",
+)  # fmt: skip
+LOCAL = ("vit", "t5")
 TABLES: dict[str, Callable[[], str]] = {
     "benchmarks": benchmark_table,
     "digits-frontier": digits_table,
     **{name: partial(experiment_table, name) for name in EXPERIMENTS},
+    **{f"local-{name}": partial(agreement_table, name) for name in LOCAL},
+    **{f"draws-{name}": partial(draws_table, name) for name in LOCAL},
+    **{f"diagnosis-{name}": partial(diagnosis_table, name) for name in LOCAL},
 }
 PLACES = ("README.md", "docs/benchmarks.md", "docs/results.md")
 

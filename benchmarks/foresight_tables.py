@@ -1,0 +1,84 @@
+"""Tables of local validations and diagnoses, from the records of their commands."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+RECORDS = Path(__file__).parents[1] / "experiments" / "records"
+
+
+def agreement_table(name: str) -> str:
+    """How well each curvature foretold the updates, by their number of steps."""
+    record = _record("local", name)
+    rows = [
+        "| steps | curvature | updates | rank corr. | damage corr. | sign | RISE against FO | "
+        "median error |",
+        "|---:|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for steps, found in record["agreement_by_steps"].items():
+        for row in found:
+            cells = (
+                steps, row["curvature"], row["count"], _number(row["rank_correlation"]),
+                _number(row["damage_correlation"]), _percent(row["sign_agreement"]),
+                _percent(row["better_agreement"]), f"{row['relative_error']:.2g}",
+            )  # fmt: skip
+            rows.append(_line(cells))
+    return "\n".join(rows)
+
+
+def draws_table(name: str) -> str:
+    """One-step draws of RISE beside the mean and the deviation that the moments gave them."""
+    rows = [
+        "| checkpoint | step size | mean change | predicted | deviation | predicted |",
+        "|---:|---:|---:|---:|---:|---:|",
+    ]
+    for point in _record("local", name)["checkpoints"]:
+        for row in point["predicted"]:
+            drawn = row["drawn"]
+            numbers = (drawn["mean"], row["mean"], drawn["std"], row["std"])
+            cells = (point["steps"], f"{drawn['step_size']:.3g}", *(f"{x:.3g}" for x in numbers))
+            rows.append(_line(cells))
+    return "\n".join(rows)
+
+
+def diagnosis_table(name: str) -> str:
+    """Predicted damage of one step by each rule, with standard errors where they are not exact."""
+    totals = _record("diagnosis", name)["totals"]
+    rows = ["| rule | damage | deviation | loss change |", "|---|---:|---:|---:|"]
+    for words, damage, change in RULES:
+        keys = damage, f"{damage}_std", f"change_{change}"
+        rows.append(_line((words, *(_estimate(totals.get(key)) for key in keys))))
+    return "\n".join(rows)
+
+
+RULES = (
+    ("FO", "fo", "fo"),
+    ("mean-matched FO", "mean_matched", "mean_matched"),
+    ("RISE", "rise", "rise"),
+    ("covariance noise", "covariance_noise", "rise"),
+)
+"""Words, damage and change in the totals; noise of RISE's covariance has RISE's mean."""
+
+
+def _record(kind: str, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RECORDS / kind / f"{name}.json").read_text())
+    return found
+
+
+def _line(cells: tuple[object, ...]) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"
+
+
+def _estimate(found: dict[str, float] | None) -> str:
+    if found is None:
+        return "-"
+    error = f" ± {found['error']:.1g}" if found["error"] else ""
+    return f"{found['value']:.3g}{error}"
