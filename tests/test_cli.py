@@ -131,7 +131,7 @@ def test_a_missing_extra_says_how_to_install_it(
     monkeypatch.setitem(sys.modules, missing, None)
     code, lines = failing(capsys, "sandbox")
     assert code == 1
-    assert f'rise sandbox needs {missing}: pip install "risegrad[lab]"' in lines[0]
+    assert f'{missing} is needed: pip install "risegrad[lab]"' in lines[0]
 
 
 def test_an_unexpected_error_is_one_line_and_a_hint(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from risegrad.calibration import check_positive_int
 from risegrad.curvature.objective import Objective, measuring
 from risegrad.curvature.space import Space
+from risegrad.optional import need
 
 Kind = Literal["hessian", "ggn", "empirical-fisher", "fisher"]
 KINDS: tuple[Kind, ...] = ("hessian", "ggn", "empirical-fisher", "fisher")
@@ -162,12 +162,7 @@ def check_kind(kind: str, objective: Objective) -> None:
 
 
 def _curvlinops_class(kind: Kind) -> Any:
-    try:
-        curvlinops = importlib.import_module("curvlinops")
-    except ImportError as error:
-        raise ImportError(
-            'curvature products need curvlinops: pip install "risegrad[curvature]"'
-        ) from error
+    curvlinops = need("curvlinops", "curvature", "curvature products")
     return {
         "hessian": curvlinops.HessianLinearOperator,
         "ggn": curvlinops.GGNLinearOperator,

@@ -4,13 +4,14 @@ Nothing heavy is imported here: ``rise --help`` must be quick, and matplotlib is
 """
 
 import argparse
-import importlib
 import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from risegrad.optional import need
 
 NAME = "sandbox"
 SUMMARY = "measure the theory on quadratics with known curvature; figures and one JSON"
@@ -62,8 +63,8 @@ def plan(args: argparse.Namespace) -> Callable[[], int]:
 
 def execute(settings: Any, out: Path, quiet: bool) -> int:
     """Measure, draw, write, and say so."""
-    tqdm = need("tqdm", "tqdm")
-    need("matplotlib", "matplotlib")
+    tqdm = need("tqdm", "lab")
+    need("matplotlib", "lab")
     from risegrad.sandbox.figures.draw import draw_all
     from risegrad.sandbox.files import writable_folder, write_json
     from risegrad.sandbox.report import record
@@ -110,16 +111,6 @@ def _stepper(bar: Any) -> Callable[[str], None]:
 
     begun: list[str] = []
     return begin
-
-
-def need(module: str, distribution: str) -> Any:
-    """Import an optional dependency, or say how to get it."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise RuntimeError(
-            f'rise {NAME} needs {distribution}: pip install "risegrad[lab]" ({error})'
-        ) from error
 
 
 def _folder(out: Path, make: Callable[[Path], Path]) -> Path:

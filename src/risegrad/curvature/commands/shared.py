@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from risegrad.optional import need
 
 if TYPE_CHECKING:
     from risegrad.curvature.settings import Settings
@@ -44,16 +45,6 @@ def checked_settings(args: argparse.Namespace) -> Settings:
         if kind not in KINDS:
             raise ValueError(f"curvature must be one of {', '.join(KINDS)}; got {kind!r}")
     return settings
-
-
-def need(module: str, extra: str) -> Any:
-    """Import an optional dependency, or say how to get it."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise RuntimeError(
-            f'{module} is needed: pip install "risegrad[{extra}]" ({error})'
-        ) from error
 
 
 @contextmanager
