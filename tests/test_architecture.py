@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "risegrad"
 
 # From the bottom up. A module may import from lower floors and from its own.
 FLOORS = [
-    {"calibration", "optional", "settings"},
+    {"calibration", "files", "optional", "settings"},
     {"theory", "rule", "draws", "blocks"},
     {"layout", "shapers", "sharding", "naming", "optimizers"},
     {"arithmetic", "coverage", "saved", "summary"},

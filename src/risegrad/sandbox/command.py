@@ -65,14 +65,14 @@ def execute(settings: Any, out: Path, quiet: bool) -> int:
     """Measure, draw, write, and say so."""
     tqdm = need("tqdm", "lab")
     need("matplotlib", "lab")
+    from risegrad.files import output_folder, write_json
     from risegrad.sandbox.figures.draw import draw_all
-    from risegrad.sandbox.files import writable_folder, write_json
     from risegrad.sandbox.report import record
     from risegrad.sandbox.run import STAGES, run
     from risegrad.sandbox.simulate import one_thread
     from risegrad.sandbox.summary import summary
 
-    folder = _folder(out, writable_folder)
+    folder = output_folder(out)
     started, clock, cpu = datetime.now(UTC), time.perf_counter(), time.process_time()
     hidden = quiet or not sys.stderr.isatty()
     with tqdm.tqdm(total=STAGES + 1, disable=hidden, bar_format=BAR, file=sys.stderr) as bar:
@@ -111,12 +111,3 @@ def _stepper(bar: Any) -> Callable[[str], None]:
 
     begun: list[str] = []
     return begin
-
-
-def _folder(out: Path, make: Callable[[Path], Path]) -> Path:
-    try:
-        return make(out)
-    except OSError as error:
-        raise RuntimeError(
-            f"--out must be a folder that can be written, got {str(out)!r} ({error.strerror})"
-        ) from error

@@ -43,11 +43,11 @@ def execute(settings: Settings, out: Path, quiet: bool) -> int:
     from risegrad.curvature.budget import Budget
     from risegrad.curvature.build import build
     from risegrad.curvature.diagnosis import diagnose
-    from risegrad.curvature.files import writable_folder, write_json, write_text
     from risegrad.curvature.page import diagnosis_page
+    from risegrad.files import output_folder, write_json, write_text
     from risegrad.shapers import Rise
 
-    folder = writable_folder(out)
+    folder = output_folder(out)
     s = settings.diagnosis
     problem = build(settings)
     with counting(quiet, "curvature products") as progress:

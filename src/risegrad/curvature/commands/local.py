@@ -39,11 +39,11 @@ def plan(args: argparse.Namespace) -> Callable[[], int]:
 
 def execute(settings: Settings, out: Path, quiet: bool) -> int:
     """Build, move, measure, write, and say so."""
-    from risegrad.curvature.files import writable_folder, write_json, write_text
     from risegrad.curvature.local import run_local
     from risegrad.curvature.local_report import local_page, local_summary
+    from risegrad.files import output_folder, write_json, write_text
 
-    folder = writable_folder(out)
+    folder = output_folder(out)
     with telling(quiet) as tell:
         found = run_local(settings, tell)
     write_json(folder / "local.json", found.to_dict())

@@ -18,7 +18,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from PIL import Image
 
-from risegrad.sandbox.files import replacing
+from risegrad.files import replacing
 
 BLACK, GREY = "#000000", "#767676"
 BLUE, VERMILLION, GREEN = "#0072B2", "#D55E00", "#009E73"
