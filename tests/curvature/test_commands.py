@@ -200,7 +200,7 @@ def test_bad_tables_in_a_file(config, more, message):
     ("old", "new", "message"),
     [
         ("probes = 16", "prods = 16", "budget has no key 'prods'; it has probes, precision"),
-        ("probes = 16", "probes = 2", "probes must be at least 8, got 2"),
+        ("probes = 16", "probes = 2", "probes must be an integer >= 8, got 2"),
         ("q = 3", "q = 0", "q must be an integer >= 1, got 0"),
         ('["ggn"]', '["kfac"]', "curvature must be one of hessian, ggn, empirical-fisher, fisher"),
     ],

@@ -10,7 +10,7 @@ from typing import Any, Literal, final
 import torch
 from torch import Tensor, nn
 
-from risegrad.calibration import check_positive_int
+from risegrad.checks import check_choice, check_positive_int
 from risegrad.curvature.objective import Objective, measuring
 from risegrad.curvature.space import Space
 from risegrad.optional import need
@@ -151,8 +151,7 @@ class NetworkOperator(Operator):
 
 def check_kind(kind: str, objective: Objective) -> None:
     """A known kind, and a loss that it can be made of."""
-    if kind not in KINDS:
-        raise ValueError(f"curvature must be one of {', '.join(KINDS)}; got {kind!r}")
+    check_choice("curvature", kind, KINDS)
     if "fisher" in kind and not isinstance(objective.loss, FISHER_LOSSES):
         names = ", ".join(loss.__name__ for loss in FISHER_LOSSES)
         raise ValueError(

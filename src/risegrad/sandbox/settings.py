@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from risegrad.calibration import check_positive_int
+from risegrad.checks import check_positive_int
 from risegrad.sandbox.spectrum import DEFAULT_SPECTRUM, Spectrum
 
 # Dense d x d curvature and one batch of q directions must fit in memory with room to spare.

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from risegrad.checks import check_number
 from risegrad.theory.checks import (
     check_curvature,
     check_matching,
-    check_number,
     check_psd,
     check_symmetric,
     check_vector,
@@ -165,7 +165,7 @@ def blockwise_decomposition(
     >>> round(parts.mean_step.item(), 9), parts.residual.tolist()
     (1.0, [0.25, 0.25])
     """
-    step = check_number("eta", eta, positive=True)
+    step = check_number("eta", eta, above=0)
     matrix, vector = check_curvature(H, g)
     sigmas = [step**2 * sigma for sigma in blockwise_covariances(vector, sizes, q)]
     mean = -step * mean_matched_direction(vector, sizes, q)

@@ -7,11 +7,11 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
+from risegrad.checks import check_number
 from risegrad.theory.blockwise import blockwise_gap, mean_matched_direction
 from risegrad.theory.checks import (
     check_curvature,
     check_matching,
-    check_number,
     check_psd,
     check_symmetric,
     check_vector,
@@ -101,7 +101,7 @@ def blockwise_moments(
     >>> round(mean.item(), 9), round(variance.item(), 9)  # T^2/16 with T ~ chi2(4)
     (1.5, 5.25)
     """
-    step = check_number("eta", eta, positive=True)
+    step = check_number("eta", eta, above=0)
     mean = fo_damage(H, g, eta) - blockwise_gap(H, g, sizes, q, eta)
     return Moments(mean, step**4 * blockwise_variance(H, g, sizes, q).total)
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from risegrad.checks import check_choice
 from risegrad.continual import metrics
 from risegrad.continual.additions import check_composition, read_additions
 from risegrad.continual.budget import Budget
-from risegrad.continual.checks import check_choice
 from risegrad.continual.devices import Devices
 from risegrad.continual.language.build import build_stream
 from risegrad.continual.language.hosts import HOSTS, LanguageHost

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from risegrad.checks import check_choice
 from risegrad.optional import need
 
 if TYPE_CHECKING:
@@ -42,8 +43,7 @@ def checked_settings(args: argparse.Namespace) -> Settings:
     Budget.of(settings.diagnosis.budget)
     Rise(**asdict(settings.rise))
     for kind in (settings.diagnosis.curvature, *settings.validation.curvatures):
-        if kind not in KINDS:
-            raise ValueError(f"curvature must be one of {', '.join(KINDS)}; got {kind!r}")
+        check_choice("curvature", kind, KINDS)
     return settings
 
 
