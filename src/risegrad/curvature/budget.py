@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from risegrad.checks import check_number, check_probability
 from risegrad.curvature.space import Space
+from risegrad.settings import read
 
 LEAST_PROBES = 8
 """Fewer say little about their own error."""
@@ -57,12 +58,8 @@ class Budget:
 
     @staticmethod
     def of(settings: Mapping[str, Any]) -> Budget:
-        """From a table of settings; an unknown key is named."""
-        known = [entry.name for entry in fields(Budget)]
-        for key in settings:
-            if key not in known:
-                raise ValueError(f"budget has no key {key!r}; it has {', '.join(known)}")
-        return Budget(**settings)
+        """From a table of settings; a mistake is named with its key."""
+        return read(Budget, settings, "budget")
 
     def group(self, space: Space) -> int:
         """Probes that may be held together."""
