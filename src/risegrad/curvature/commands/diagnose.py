@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from risegrad.curvature.commands.shared import add_output, add_paths, checked_settings, counting
+from risegrad.curvature.commands.shared import add_output, add_paths, counting, planned
 
 if TYPE_CHECKING:
     from risegrad.curvature.settings import Settings
@@ -33,9 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def plan(args: argparse.Namespace) -> Callable[[], int]:
     """Check the arguments and return the job."""
-    settings = checked_settings(args)
-    out, quiet = Path(args.out), bool(args.quiet)
-    return lambda: execute(settings, out, quiet)
+    return planned(args, execute)
 
 
 def execute(settings: Settings, out: Path, quiet: bool) -> int:

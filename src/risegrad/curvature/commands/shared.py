@@ -47,6 +47,15 @@ def checked_settings(args: argparse.Namespace) -> Settings:
     return settings
 
 
+def planned(
+    args: argparse.Namespace, execute: Callable[[Settings, Path, bool], int]
+) -> Callable[[], int]:
+    """The job of a command with these arguments, checked: its settings, the folder, how quiet."""
+    settings = checked_settings(args)
+    out, quiet = Path(args.out), bool(args.quiet)
+    return lambda: execute(settings, out, quiet)
+
+
 @contextmanager
 def counting(quiet: bool, words: str) -> Iterator[Callable[[int, int], None]]:
     """A bar for (done, most)."""
