@@ -77,9 +77,9 @@ def test_no_command_shows_the_help_and_is_an_error(capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["sandbox", "--q", "0"], "q must be an integer >= 1, got 0"),
-        (["sandbox", "--d", "1"], "d must be between 2 and 4096, got 1"),
-        (["sandbox", "--samples", "10"], "samples must be between 640 and 1000000000, got 10"),
+        (["sandbox", "--q", "0"], "q must be an integer >= 1 and <= 4096, got 0"),
+        (["sandbox", "--d", "1"], "d must be an integer >= 2 and <= 4096, got 1"),
+        (["sandbox", "--samples", "10"], "samples must be an integer >= 640 and <= 1000000000"),
         (["sandbox", "--block", "7"], "block must divide large_d=256 without remainder, got 7"),
         (["sandbox", "--spectrum", "cubic"], "spectrum must be one of powerlaw:P"),
         (["sandbox", "--spectrum", "file:/no/such"], "cannot read '/no/such'"),
