@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "risegrad"
 
 # From the bottom up. A module may import from lower floors and from its own.
 FLOORS = [
-    {"calibration", "settings"},
+    {"calibration", "checks", "files", "lazy", "optional", "settings"},
     {"theory", "rule", "draws", "blocks"},
     {"layout", "shapers", "sharding", "naming", "optimizers"},
     {"arithmetic", "coverage", "saved", "summary"},
@@ -59,10 +59,10 @@ def test_imports_go_down_only(path):
         assert parts[1] == here or FLOOR[parts[1]] < FLOOR[here], f"{path} imports up: {name}"
 
 
-def test_theory_needs_calibration_only():
+def test_theory_needs_calibration_and_checks_only():
     for path in (SOURCE / "theory").rglob("*.py"):
         for name in imports(path):
-            assert name.split(".")[1] in {"calibration", "theory"}, f"{path}: {name}"
+            assert name.split(".")[1] in {"calibration", "checks", "theory"}, f"{path}: {name}"
 
 
 def fresh_imports(statement):

@@ -77,9 +77,9 @@ def test_no_command_shows_the_help_and_is_an_error(capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["sandbox", "--q", "0"], "q must be an integer >= 1, got 0"),
-        (["sandbox", "--d", "1"], "d must be between 2 and 4096, got 1"),
-        (["sandbox", "--samples", "10"], "samples must be between 640 and 1000000000, got 10"),
+        (["sandbox", "--q", "0"], "q must be an integer >= 1 and <= 4096, got 0"),
+        (["sandbox", "--d", "1"], "d must be an integer >= 2 and <= 4096, got 1"),
+        (["sandbox", "--samples", "10"], "samples must be an integer >= 640 and <= 1000000000"),
         (["sandbox", "--block", "7"], "block must divide large_d=256 without remainder, got 7"),
         (["sandbox", "--spectrum", "cubic"], "spectrum must be one of powerlaw:P"),
         (["sandbox", "--spectrum", "file:/no/such"], "cannot read '/no/such'"),
@@ -131,7 +131,7 @@ def test_a_missing_extra_says_how_to_install_it(
     monkeypatch.setitem(sys.modules, missing, None)
     code, lines = failing(capsys, "sandbox")
     assert code == 1
-    assert f'rise sandbox needs {missing}: pip install "risegrad[lab]"' in lines[0]
+    assert f'{missing} is needed: pip install "risegrad[lab]"' in lines[0]
 
 
 def test_an_unexpected_error_is_one_line_and_a_hint(

@@ -17,7 +17,8 @@ from torch import Tensor
 
 torch.set_num_threads(1)
 
-KINDS = ("indefinite", "psd", "low_rank", "rotated")
+PSD = ("psd", "low_rank", "rotated")
+KINDS = ("indefinite", *PSD)
 
 # (kind, d, q, samples): every kind, d from 2 to 128, q from 1 to 64; large d get few samples
 # because an operator mean averages over d^2 entries anyway.
@@ -76,6 +77,12 @@ def literal_blockwise(g: Tensor, directions: Sequence[Tensor]) -> Tensor:
     return torch.cat(
         [literal_shape(block) @ part for block, part in zip(directions, parts, strict=True)], dim=-1
     )
+
+
+def literal_damages(H: Tensor, g: Tensor, directions: Sequence[Tensor], eta: float = 1.0) -> Tensor:
+    """``eta^2/2 x'Hx`` of the literal step; one block of directions is the global shape."""
+    x = literal_blockwise(g, directions)
+    return eta**2 / 2 * ((x @ H) * x).sum(-1)
 
 
 def quadrature(counts: Sequence[int], sizes: Sequence[int], nodes: int = 5) -> tuple:

@@ -1,7 +1,8 @@
 """risegrad: randomized shaping of exact gradients, attached to any torch optimizer in one line."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from risegrad.lazy import lookup
 
 if TYPE_CHECKING:
     from risegrad.attachment import Attachment, attach
@@ -24,8 +25,7 @@ __all__ = [
     "shape",
 ]
 
-# Looked up when first used: `rise --help` must not wait for torch. (A module must not have the name
-# of a function here, or importing the module would hide the function.)
+# A module must not have the name of a function here, or importing it would hide the function.
 _HOMES = {
     "Attachment": "attachment",
     "Blocks": "blocks",
@@ -38,13 +38,7 @@ _HOMES = {
     "shape": "rule",
 }
 
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = lookup(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from risegrad.calibration import check_positive_int
+from risegrad.checks import check_positive_int
 
 Patterns = Mapping[str, str | Sequence[str]]
 SPECIFICATIONS = ("tensor", "module", "group", "whole")

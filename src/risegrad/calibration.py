@@ -9,7 +9,6 @@ For a block of dimension ``d`` shaped with ``q`` random directions (the paper, S
 Each function takes plain numbers or tensors of them (one entry per block).
 """
 
-from numbers import Integral
 from typing import TypeVar
 
 from torch import Tensor
@@ -43,12 +42,3 @@ def mean_factor(d: Scalar, q: Scalar) -> Scalar:
     """
     factor: Scalar = (q / (q + d + 1)) ** 0.5
     return factor
-
-
-def check_positive_int(name: str, value: object) -> int:
-    """``value`` as an int, or an error that names the argument, what is allowed and what came."""
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(f"{name} must be an integer >= 1, got {value!r} ({type(value).__name__})")
-    if value < 1:
-        raise ValueError(f"{name} must be an integer >= 1, got {value}")
-    return int(value)

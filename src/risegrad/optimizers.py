@@ -7,6 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch.optim import Optimizer
 
+from risegrad.checks import check_choice
+
 
 def unwrapped(optimizer: Optimizer) -> Optimizer:
     """The torch optimizer inside accelerate's and Lightning's wrappers: it makes the real steps."""
@@ -20,8 +22,7 @@ def check_can_be_shaped(optimizer: object, on: str) -> None:
         raise TypeError(
             f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}"
         )
-    if on not in ("gradient", "update"):
-        raise ValueError(f"on must be one of gradient, update; got {on!r}")
+    check_choice("on", on, ("gradient", "update"))
     if any(group.get("differentiable") for group in optimizer.param_groups):
         raise ValueError("a differentiable optimizer cannot be shaped: the step happens in place")
     if on == "gradient" and isinstance(optimizer, torch.optim.LBFGS):

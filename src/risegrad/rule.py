@@ -10,7 +10,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from risegrad.calibration import check_positive_int, mean_factor
+from risegrad.calibration import mean_factor
+from risegrad.checks import check_choice, check_positive_int
 
 Sampler = Literal["one-draw", "directions"]
 SAMPLERS: tuple[Sampler, ...] = ("one-draw", "directions")
@@ -84,5 +85,4 @@ def shape(
 
 
 def check_sampler(sampler: str) -> None:
-    if sampler not in SAMPLERS:
-        raise ValueError(f"sampler must be one of {', '.join(SAMPLERS)}; got {sampler!r}")
+    check_choice("sampler", sampler, SAMPLERS)

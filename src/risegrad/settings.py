@@ -35,9 +35,9 @@ T = TypeVar("T")
 def read(cls: type[T], mapping: Mapping[str, Any], where: str = "") -> T:
     """An instance of the dataclass ``cls``; a ``ValueError`` names the dotted place of a mistake.
 
-    Fields may be str, int, float, bool, ``Literal``, tuples, ``dict[str, X]``, unions and other
-    dataclasses. An int passes for a float, a bool never for an int. TOML has no null: where None
-    is allowed, the word ``"none"`` stands for it.
+    Fields may be str, int, float, bool, ``Literal``, tuples, ``dict[str, X]`` or a ``Mapping``,
+    unions and other dataclasses. An int passes for a float, a bool never for an int. TOML has no
+    null: where None is allowed, the word ``"none"`` stands for it.
     """
     if not isinstance(mapping, Mapping):
         raise _wrong(where, "a table", mapping)
@@ -146,7 +146,7 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         return value
     if origin is tuple:
         return _tuple(hint, args, value, where)
-    if origin is dict:
+    if origin in (dict, Mapping):
         if not isinstance(value, Mapping):
             raise _wrong(where, "a table", value)
         return {key: _value(args[1], item, _join(where, key)) for key, item in value.items()}

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from risegrad.blocks import BlockChoice, Blocks, check_block_choice
-from risegrad.calibration import check_positive_int, mean_factor
+from risegrad.calibration import mean_factor
+from risegrad.checks import check_choice, check_positive_int
 from risegrad.rule import Sampler, check_sampler, one_draw_coefficients
 
 QChoice = int | Sequence[int] | Mapping[str, int]
@@ -159,8 +160,7 @@ def mean_coefficient(mean: Mean, draws: BlockDraws) -> Tensor:
 
 
 def check_mean(mean: str) -> None:
-    if mean not in ("exact", "scaled"):
-        raise ValueError(f"mean must be one of exact, scaled; got {mean!r}")
+    check_choice("mean", mean, ("exact", "scaled"))
 
 
 def check_q_choice(q: object) -> None:

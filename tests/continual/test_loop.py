@@ -182,7 +182,7 @@ def test_budgets():
 
 
 def test_loop_settings_are_checked():
-    with pytest.raises(ValueError, match="batch must be a whole number >= 1, got 0"):
+    with pytest.raises(ValueError, match="batch must be an integer >= 1, got 0"):
         Loop(batch=0)
     with pytest.raises(ValueError, match=r"precision must be one of float32, bfloat16; got 'fp8'"):
         Loop(precision="fp8")

@@ -147,7 +147,7 @@ def test_what_an_estimate_says():
         (lambda h, g: trace(h, D, 0), "products must be an integer >= 1, got 0"),
         (lambda h, g: trace(h, D, 9, "exact"), "method must be one of hutchinson, hutch"),
         (lambda h, g: trace(h, D, 9, power=3), "power must be 1 or 2, got 3"),
-        (lambda h, g: flat_signal(h, g, 0.0), "rho must be a number > 0, got 0"),
+        (lambda h, g: flat_signal(h, g, 0.0), "rho must be a finite number > 0, got 0"),
         (lambda h, g: flat_signal(-h, g, 0.01), r"H_bb \+ rho I must be positive definite, got p"),
         (lambda h, g: first_step_bounds(1, -1, 1, 0.5), r"got g'\(H \+ rho I\)g = -0.5"),
     ],

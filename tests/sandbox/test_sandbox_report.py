@@ -15,7 +15,6 @@ from PIL import Image
 from risegrad.sandbox import frontier
 from risegrad.sandbox.figures.draw import FIGURES, draw_all
 from risegrad.sandbox.figures.style import style
-from risegrad.sandbox.files import replacing, writable_folder, write_json
 from risegrad.sandbox.report import comparisons, deviation_ratio, record
 from risegrad.sandbox.run import STAGES, Results, run
 from risegrad.sandbox.settings import Settings
@@ -173,24 +172,3 @@ def test_the_summary_shows_ours_the_papers_and_the_files(results: Results) -> No
     assert "The paper does not give its spectrum" in text
     text.encode("ascii")  # a terminal without UTF-8 can show it
     assert max(map(len, text.splitlines())) <= 100
-
-
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    write_json(path, {"a": 1})
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        write_json(path, {"a": float("nan")})
-    with pytest.raises(ZeroDivisionError), replacing(path) as temporary:
-        temporary.write_text(str(1 / 0))
-    assert json.loads(path.read_text()) == {"a": 1}
-    assert [entry.name for entry in tmp_path.iterdir()] == ["a.json"]
-    assert path.stat().st_mode & 0o777 == 0o644
-
-
-def test_a_folder_is_made_and_a_file_is_none(tmp_path: Path) -> None:
-    made = writable_folder(tmp_path / "a" / "b")
-    assert made.is_dir()
-    assert list(made.iterdir()) == []
-    (tmp_path / "file").write_text("")
-    with pytest.raises(FileExistsError):
-        writable_folder(tmp_path / "file")

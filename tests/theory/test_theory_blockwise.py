@@ -32,6 +32,7 @@ from theory_reference import (
     exact_mean,
     gradient,
     literal_blockwise,
+    literal_damages,
     literal_shape,
     monte_carlo,
     normal,
@@ -47,11 +48,6 @@ LARGE = [
     ("low_rank", [16, 16, 16, 16], [2, 2, 2, 2], 6_000),
     ("rotated", [1, 96, 31], [8, 2, 16], 2_000),
 ]
-
-
-def literal_damages(H, g, blocks, eta=1.0):
-    x = literal_blockwise(g, blocks)
-    return eta**2 / 2 * ((x @ H) * x).sum(-1)
 
 
 @pytest.mark.parametrize("kind", KINDS)

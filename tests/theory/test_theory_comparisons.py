@@ -14,9 +14,16 @@ from risegrad.theory import (
     quadratic_damage,
     relative_reduction,
 )
-from theory_reference import close, curvature, eye, gradient, literal_shape, monte_carlo, worst_z
-
-PSD = ["psd", "low_rank", "rotated"]
+from theory_reference import (
+    PSD,
+    close,
+    curvature,
+    eye,
+    gradient,
+    literal_shape,
+    monte_carlo,
+    worst_z,
+)
 
 
 @pytest.mark.parametrize("kind", PSD)

@@ -24,6 +24,7 @@ from risegrad.theory import (
 )
 from theory_reference import (
     KINDS,
+    PSD,
     close,
     curvature,
     eye,
@@ -33,8 +34,6 @@ from theory_reference import (
     literal_shape,
     normal,
 )
-
-PSD = ["psd", "low_rank", "rotated"]
 
 
 @given(d=st.integers(1, 4096), q=st.integers(1, 4096), delta=st.floats(1e-9, 0.999))

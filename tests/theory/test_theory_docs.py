@@ -87,12 +87,3 @@ def test_all_lists_every_public_name_of_the_modules():
     public = {name for name in defined if not name.startswith(("_", "check_"))}
     assert set(theory.__all__) == public | {"PROVEN_CONSTANT", "ShapeSampler"}
     assert all(hasattr(theory, name) for name in theory.__all__)
-
-
-def test_the_layer_rule():
-    # The theory imports nothing of ours but the calibration, and never the package root.
-    for path in (ROOT / "src" / "risegrad" / "theory").glob("*.py"):
-        text = path.read_text()
-        ours = re.findall(r"^\s*(?:from|import) (risegrad[\w.]*)", text, re.MULTILINE)
-        for module in ours:
-            assert module == "risegrad.calibration" or module.startswith("risegrad.theory."), path

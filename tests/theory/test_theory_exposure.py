@@ -22,6 +22,7 @@ from risegrad.theory import (
 )
 from theory_reference import (
     CASES,
+    KINDS,
     close,
     curvature,
     exact_mean,
@@ -63,7 +64,7 @@ def test_zo_exposure_by_monte_carlo(kind, d, q, samples):
     assert worst_z(monte_carlo(statistic, [q], [d], samples, seed=20), zo_exposure(g, q)) < 6
 
 
-@pytest.mark.parametrize("kind", ["indefinite", "psd", "low_rank", "rotated"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_damage_is_the_trace_with_the_exposure(kind):
     H, g = curvature(kind, 15), gradient(15)
     close(exposed_damage(H, zo_exposure(g, 3), 0.2), expected_damage(H, g, 3, 0.2))

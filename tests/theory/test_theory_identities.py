@@ -31,6 +31,7 @@ from risegrad.theory import (
 from theory_reference import (
     CASES,
     KINDS,
+    PSD,
     close,
     curvature,
     exact_mean,
@@ -186,7 +187,7 @@ def test_gap_is_the_projected_curvature_identity(kind):
     close(gap_from_scalars(*scalars, d=33, q=q, eta=eta), damage_gap(H, g, q, eta))
 
 
-@pytest.mark.parametrize("kind", ["psd", "low_rank", "rotated"])
+@pytest.mark.parametrize("kind", PSD)
 def test_relative_reduction(kind):
     H, g, q = curvature(kind, 12), gradient(12), 3
     close(relative_reduction(H, g, q), damage_gap(H, g, q) / fo_damage(H, g))

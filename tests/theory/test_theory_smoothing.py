@@ -19,6 +19,7 @@ from risegrad.theory import (
     two_point_estimate,
 )
 from theory_reference import (
+    PSD,
     close,
     curvature,
     exact_mean,
@@ -105,7 +106,7 @@ def test_residual_bounds_hold_and_are_not_vacuous(d, factor):
     assert norms.mean + 5 * norms.error < bound < factor * norms.mean
 
 
-@pytest.mark.parametrize("kind", ["psd", "low_rank", "rotated"])
+@pytest.mark.parametrize("kind", PSD)
 @pytest.mark.parametrize(("d", "q"), [(2, 1), (3, 2), (16, 4)])
 def test_damage_and_norm_perturbations_are_bounded(kind, d, q):
     H, g, eta = curvature(kind, d), gradient(d).abs(), 0.7

@@ -10,7 +10,7 @@ from typing import Literal
 from torch.nn import Parameter
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from risegrad.continual.checks import check_choice, check_number
+from risegrad.checks import check_choice, check_number
 
 OPTIMIZERS = ("sgd", "adam", "adamw")
 SCHEDULES = ("cosine", "constant")

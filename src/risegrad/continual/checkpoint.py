@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from risegrad.files import write_bytes
 
 KEEP = 2
 
@@ -57,12 +58,8 @@ def write_checked(path: Path, state: dict[str, Any]) -> None:
     buffer = io.BytesIO()
     torch.save(state, buffer)
     body = buffer.getvalue()
-    partial = path.with_suffix(".partial")
-    with open(partial, "wb") as file:
-        file.write(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+    content = hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+    write_bytes(path, content, beside=path.with_suffix(".partial"))
 
 
 def read_checked(path: Path) -> dict[str, Any]:

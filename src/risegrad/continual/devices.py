@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from risegrad.optional import need
+
 T = TypeVar("T")
 
 
@@ -64,13 +66,7 @@ class Devices:
 
 
 def _accelerator() -> Any:
-    try:
-        from accelerate import Accelerator
-    except ImportError as error:
-        raise RuntimeError(
-            f'several processes need accelerate: pip install "risegrad[vision]" ({error})'
-        ) from error
-    return Accelerator()
+    return need("accelerate", "vision", "several processes").Accelerator()
 
 
 def _device(name: str) -> torch.device:

@@ -33,6 +33,8 @@ class Host(ABC):
     """
 
     name: ClassVar[str] = "host"
+    Settings: ClassVar[type[Any]]
+    """The dataclass of its own settings, where it is chosen by name."""
     main_score = "accuracy"
     scores_ahead: bool = False
     """Whether it can be scored on tasks before their turn: then all are before the stream, and the

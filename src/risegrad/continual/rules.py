@@ -13,7 +13,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from risegrad.attachment import Attachment, attach
-from risegrad.continual.checks import check_choice, check_number
+from risegrad.checks import check_choice, check_number
 from risegrad.shapers import CovarianceNoise, IsotropicNoise, Rise, ScaledFO, Shaper
 
 RULES: dict[str, str] = {

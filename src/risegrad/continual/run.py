@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from risegrad.continual.checks import check_choice
+from risegrad.checks import check_choice
 from risegrad.continual.progress import Report
 
 DOMAINS: dict[str, str] = {

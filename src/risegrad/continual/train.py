@@ -13,10 +13,10 @@ from torch.nn import Parameter
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
+from risegrad.checks import check_choice, check_number
 from risegrad.continual.additions.base import Addition
 from risegrad.continual.additions.compose import check_session
 from risegrad.continual.batches import epoch_batches, load
-from risegrad.continual.checks import check_choice, check_number
 from risegrad.continual.devices import Devices
 from risegrad.continual.progress import Report
 from risegrad.continual.seeds import seed_for

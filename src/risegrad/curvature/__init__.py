@@ -1,7 +1,8 @@
 """Foresight: curvature of real networks, block scores, and a diagnosis before training."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from risegrad.lazy import lookup
 
 if TYPE_CHECKING:
     from risegrad.curvature.budget import Budget
@@ -24,7 +25,6 @@ __all__ = [
     "trace",
 ]
 
-# Looked up when first used, as in the package root: the commands must not wait for torch.
 _HOMES = {
     "Budget": "budget",
     "DenseOperator": "operators",
@@ -38,10 +38,4 @@ _HOMES = {
     "trace": "traces",
 }
 
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = lookup(__name__, _HOMES)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
-from risegrad.calibration import check_positive_int
+from risegrad.checks import check_number, check_probability
 from risegrad.curvature.space import Space
+from risegrad.settings import read
 
 LEAST_PROBES = 8
 """Fewer say little about their own error."""
@@ -21,7 +22,7 @@ class Budget:
 
     >>> Budget(probes=2)
     Traceback (most recent call last):
-    ValueError: probes must be at least 8, got 2
+    ValueError: probes must be an integer >= 8, got 2
     """
 
     probes: int = 64
@@ -46,26 +47,19 @@ class Budget:
     """bytes for the vectors that are held (the network's own activations come on top)"""
 
     def __post_init__(self) -> None:
-        for name in ("probes", "gradients", "signs", "solve_products", "columns", "memory"):
-            check_positive_int(name, getattr(self, name))
-        for name in ("solves", "adam_draws", "eigenvalue"):
-            if getattr(self, name) != 0:
-                check_positive_int(name, getattr(self, name))
-        if self.probes < LEAST_PROBES:
-            raise ValueError(f"probes must be at least {LEAST_PROBES}, got {self.probes}")
-        if self.signs < LEAST_PROBES:
-            raise ValueError(f"signs must be at least {LEAST_PROBES}, got {self.signs}")
-        if not 0 < self.precision < 1:
-            raise ValueError(f"precision must be a number in (0, 1), got {self.precision}")
+        for least, names in (
+            (LEAST_PROBES, ("probes", "signs")),
+            (1, ("gradients", "solve_products", "columns", "memory")),
+            (0, ("solves", "adam_draws", "eigenvalue")),
+        ):
+            for name in names:
+                check_number(name, getattr(self, name), at_least=least, whole=True)
+        check_probability("precision", self.precision)
 
     @staticmethod
     def of(settings: Mapping[str, Any]) -> Budget:
-        """From a table of settings; an unknown key is named."""
-        known = [entry.name for entry in fields(Budget)]
-        for key in settings:
-            if key not in known:
-                raise ValueError(f"budget has no key {key!r}; it has {', '.join(known)}")
-        return Budget(**settings)
+        """From a table of settings; a mistake is named with its key."""
+        return read(Budget, settings, "budget")
 
     def group(self, space: Space) -> int:
         """Probes that may be held together."""

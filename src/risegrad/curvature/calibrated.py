@@ -8,7 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from risegrad.blocks import exempted, resolve_blocks
-from risegrad.calibration import check_positive_int
+from risegrad.checks import check_positive_int, check_probability
 
 if TYPE_CHECKING:
     from risegrad.curvature.shapes import Lora
@@ -23,7 +23,7 @@ def q_for(mean_factor: float, d: int) -> int:
     >>> q_for(0.5, d=8192)
     2731
     """
-    a2 = _check_factor(mean_factor) ** 2
+    a2 = check_probability("mean_factor", mean_factor) ** 2
     # A hair less than the quotient: rounding must not ask for one direction too many.
     return max(1, math.ceil(a2 * (check_positive_int("d", d) + 1) / (1 - a2) - 1e-9))
 
@@ -36,14 +36,8 @@ def block_size_for(mean_factor: float, q: int) -> int:
     >>> block_size_for(0.5, q=4), block_size_for(0.9, q=1)
     (11, 0)
     """
-    a2 = _check_factor(mean_factor) ** 2
+    a2 = check_probability("mean_factor", mean_factor) ** 2
     return max(0, math.floor(check_positive_int("q", q) * (1 / a2 - 1) - 1 + 1e-9))
-
-
-def _check_factor(mean_factor: float) -> float:
-    if not 0 < mean_factor < 1:
-        raise ValueError(f"mean_factor must be a number in (0, 1), got {mean_factor}")
-    return mean_factor
 
 
 @dataclass(frozen=True)
@@ -90,7 +84,7 @@ def calibration_table(
     from risegrad.layout import make_layout
     from risegrad.shapers import resolve_q
 
-    _check_factor(wanted)
+    check_probability("mean_factor", wanted)
     if shaper.blocks == "group":
         raise ValueError("blocks 'group' needs an optimizer's groups; choose another kind here")
     shapes = model_shapes(model)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from risegrad.checks import check_number
 from risegrad.curvature.adam import adam_view
 from risegrad.curvature.assemble import assemble
 from risegrad.curvature.budget import Budget
@@ -21,7 +22,6 @@ from risegrad.curvature.spectrum import top_eigenvalue
 from risegrad.curvature.verdicts import verdicts
 from risegrad.draws import mix
 from risegrad.shapers import Rise
-from risegrad.theory.checks import check_number
 
 __all__ = ["Diagnosis", "diagnose", "diagnose_operator"]
 
@@ -91,9 +91,9 @@ def diagnose_operator(
 
     ``positive`` says that the curvature is positive semidefinite.
     """
-    spend, eta = budget or Budget(), check_number("step", step, positive=True)
+    spend, eta = budget or Budget(), check_number("step", step, above=0)
     if damping is not None:
-        check_number("damping", damping, positive=True)
+        check_number("damping", damping, above=0)
     g = _check_gradient(g, operator.space, "g")
     h = torch.zeros_like(g) if h is None else _check_gradient(h, operator.space, "h")
     before = operator.products

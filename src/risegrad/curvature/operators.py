@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,9 +10,10 @@ from typing import Any, Literal, final
 import torch
 from torch import Tensor, nn
 
-from risegrad.calibration import check_positive_int
+from risegrad.checks import check_choice, check_positive_int
 from risegrad.curvature.objective import Objective, measuring
 from risegrad.curvature.space import Space
+from risegrad.optional import need
 
 Kind = Literal["hessian", "ggn", "empirical-fisher", "fisher"]
 KINDS: tuple[Kind, ...] = ("hessian", "ggn", "empirical-fisher", "fisher")
@@ -151,8 +151,7 @@ class NetworkOperator(Operator):
 
 def check_kind(kind: str, objective: Objective) -> None:
     """A known kind, and a loss that it can be made of."""
-    if kind not in KINDS:
-        raise ValueError(f"curvature must be one of {', '.join(KINDS)}; got {kind!r}")
+    check_choice("curvature", kind, KINDS)
     if "fisher" in kind and not isinstance(objective.loss, FISHER_LOSSES):
         names = ", ".join(loss.__name__ for loss in FISHER_LOSSES)
         raise ValueError(
@@ -162,12 +161,7 @@ def check_kind(kind: str, objective: Objective) -> None:
 
 
 def _curvlinops_class(kind: Kind) -> Any:
-    try:
-        curvlinops = importlib.import_module("curvlinops")
-    except ImportError as error:
-        raise ImportError(
-            'curvature products need curvlinops: pip install "risegrad[curvature]"'
-        ) from error
+    curvlinops = need("curvlinops", "curvature", "curvature products")
     return {
         "hessian": curvlinops.HessianLinearOperator,
         "ggn": curvlinops.GGNLinearOperator,

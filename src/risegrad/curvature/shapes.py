@@ -6,7 +6,6 @@ state dict). Models are made on the ``meta`` device, which holds shapes and no n
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from risegrad.blocks import listing, matches
+from risegrad.optional import need
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -80,7 +80,7 @@ def default_targets(kind: str) -> Sequence[str]:
     """peft's choice for a transformers model type; timm's vision transformers have ``qkv``."""
     if kind in ("", "timm"):
         return ("qkv",)
-    constants = _import("peft.utils.constants", "language")
+    constants = need("peft.utils.constants", "language")
     known = constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
     if kind not in known:
         raise ValueError(f"lora: name the targets (r=8,targets=q+v); peft has none for {kind!r}")
@@ -93,7 +93,7 @@ def model_kind(model: str) -> str:
     if Path(model).is_file():
         return ""
     if Path(model).is_dir() or "/" in model:
-        config = _import("transformers", "language").AutoConfig.from_pretrained(model)
+        config = need("transformers", "language").AutoConfig.from_pretrained(model)
         return str(config.model_type)
     return "timm"
 
@@ -103,7 +103,7 @@ def _of(model: nn.Module) -> Shapes:
 
 
 def _timm_model(name: str) -> nn.Module:
-    timm = _import("timm", "vision")
+    timm = need("timm", "vision")
     if not timm.is_model(name):
         close = timm.list_models(f"*{name.split('_')[0]}*")[:4]
         raise ValueError(
@@ -116,7 +116,7 @@ def _timm_model(name: str) -> nn.Module:
 
 
 def _transformers_model(name: str) -> nn.Module:
-    transformers = _import("transformers", "language")
+    transformers = need("transformers", "language")
     try:
         config = transformers.AutoConfig.from_pretrained(name)
     except (OSError, ValueError) as error:
@@ -131,7 +131,7 @@ def _transformers_model(name: str) -> nn.Module:
 
 def _file_shapes(path: Path) -> Shapes:
     if path.suffix == ".safetensors":
-        opened = _import("safetensors", "vision").safe_open(str(path), framework="pt")
+        opened = need("safetensors", "vision").safe_open(str(path), framework="pt")
         with opened as file:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
             return {
@@ -147,10 +147,3 @@ def _file_shapes(path: Path) -> Shapes:
         ) from error
     tensors = {name: value for name, value in content.items() if isinstance(value, Tensor)}
     return {name: tuple(t.shape) for name, t in tensors.items() if t.is_floating_point()}
-
-
-def _import(module: str, extra: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise RuntimeError(f'{module} is needed: pip install "risegrad[{extra}]"') from error

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from risegrad.calibration import check_positive_int
+from risegrad.checks import check_number, check_positive_int
 from risegrad.curvature.estimates import Estimate
 from risegrad.curvature.probes import gaussian
 from risegrad.curvature.traces import Multiplies
@@ -80,8 +80,7 @@ def flat_signal(
     After ``k`` steps ``g'x_k`` is a lower bound that grows, and ``|r_k|^2/rho`` more is an upper
     one. Stops when the two are within ``tolerance`` of each other, relatively.
     """
-    if not rho > 0:
-        raise ValueError(f"rho must be a number > 0, got {rho}")
+    check_number("rho", rho, above=0)
     budget = check_positive_int("products", products)
     b = g.double().cpu()
     x, r = torch.zeros_like(b), b.clone()

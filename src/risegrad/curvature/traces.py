@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from risegrad.calibration import check_positive_int
+from risegrad.checks import check_choice, check_positive_int
 from risegrad.curvature.estimates import Estimate
 from risegrad.curvature.probes import rademacher
 
@@ -43,8 +43,7 @@ def trace(
     At most ``products`` are spent. Where they reach for every coordinate the trace is exact.
     """
     budget = check_positive_int("products", products)
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {', '.join(METHODS)}; got {method!r}")
+    check_choice("method", method, METHODS)
     if power not in (1, 2):
         raise ValueError(f"power must be 1 or 2, got {power!r}")
     spent = 0

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from risegrad.curvature.objective import Loss, check_loss
 from risegrad.foresight.examples import image_parts, text_parts
 from risegrad.foresight.settings import ModelSettings, Settings
+from risegrad.optional import need
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def _importing_from(folder: str) -> Iterator[None]:
 
 
 def _from_timm(settings: Settings) -> Problem:
-    timm = _need("timm", "vision")
+    timm = need("timm", "vision")
     s, d = settings.model, settings.data
     classes = [*d.historical.classes, *d.incoming.classes]
     options: dict[str, Any] = {"num_classes": len(set(classes)), **s.arguments}
@@ -115,7 +116,7 @@ def _from_timm(settings: Settings) -> Problem:
 
 
 def _from_transformers(settings: Settings) -> Problem:
-    transformers = _need("transformers", "language")
+    transformers = need("transformers", "language")
     s = settings.model
     place = s.path or s.name
     if not place:
@@ -138,17 +139,10 @@ def with_lora(
     model: nn.Module, s: ModelSettings, default: Sequence[str], kept: Sequence[str]
 ) -> nn.Module:
     """LoRA on the targets; ``kept`` modules (a new head) are trained whole."""
-    peft = _need("peft", "language")
+    peft = need("peft", "language")
     targets = list(s.targets or default) or None
     config = peft.LoraConfig(
         r=s.lora, lora_alpha=2 * s.lora, target_modules=targets, modules_to_save=list(kept) or None
     )
     adapted: nn.Module = peft.get_peft_model(model, config)
     return adapted
-
-
-def _need(module: str, extra: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise RuntimeError(f'{module} is needed: pip install "risegrad[{extra}]"') from error

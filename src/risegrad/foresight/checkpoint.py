@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from risegrad.curvature.agreement import Spread
-from risegrad.curvature.files import write_json
 from risegrad.curvature.validation import Outcome
+from risegrad.files import write_json
 from risegrad.foresight.settings import Settings
 from risegrad.settings import as_plain, digest, read
 

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
+
+from risegrad.checks import check_choice, check_number, check_positive_int
+from risegrad.settings import read, unknown
 
 SOURCES = ("python", "timm", "transformers")
 KINDS = ("images", "texts")
@@ -106,9 +109,6 @@ class Settings:
     """where the file stands; python functions are looked for there"""
 
 
-T = TypeVar("T")
-
-
 def load(path: Path) -> Settings:
     """Read and check a file; every mistake is a ValueError that names table and key."""
     try:
@@ -124,102 +124,47 @@ def load(path: Path) -> Settings:
 
 def parse(content: Mapping[str, Any], folder: str = ".") -> Settings:
     """Settings from tables."""
-    known = {entry.name for entry in fields(Settings)} - {"folder"}
-    unknown = sorted(set(content) - known)
-    if unknown:
-        raise ValueError(f"tables must be among {', '.join(sorted(known))}; got {unknown[0]!r}")
-    if "model" not in content:
-        raise ValueError('a [model] table is needed, with at least source = "timm" or another')
-    data = dict(content.get("data", {}))
-    for part in ("historical", "incoming"):
-        if part in data:
-            data[part] = _table(Part, data[part], f"data.{part}")
-    found = Settings(
-        model=_table(ModelSettings, content["model"], "model"),
-        data=_table(DataSettings, data, "data"),
-        warmup=_table(WarmupSettings, content.get("warmup", {}), "warmup"),
-        rise=_table(RiseSettings, content.get("rise", {}), "rise"),
-        diagnosis=_table(DiagnosisSettings, content.get("diagnosis", {}), "diagnosis"),
-        validation=_table(ValidationSettings, content.get("validation", {}), "validation"),
-        folder=folder,
-    )
-    _check(found)
+    tables = [entry.name for entry in fields(Settings) if entry.name != "folder"]
+    for name in content:
+        if name not in tables:  # nor may a file say where it stands
+            raise ValueError(f"{name}: {unknown(name, tables)}")
+    found = read(Settings, {**content, "folder": folder})
+    _check_model(found.model)
+    if found.model.source != "python":
+        _check_data(found.data)
+    check_number("warmup.steps", found.warmup.steps, at_least=0, whole=True)
+    _check_validation(found.validation)
     return found
 
 
-def _table(kind: type[T], content: Any, name: str) -> T:
-    if not isinstance(content, Mapping):
-        raise ValueError(f"[{name}] must be a table, got {content!r}")
-    entries = {entry.name: entry for entry in fields(kind)}  # type: ignore[arg-type]
-    for key, value in content.items():
-        if key not in entries:
-            raise ValueError(f"[{name}] has no key {key!r}; it has {', '.join(entries)}")
-        _check_type(f"{name}.{key}", value, entries[key].type)
-    missing = [
-        key for key, entry in entries.items()
-        if key not in content and entry.default is MISSING and entry.default_factory is MISSING
-    ]  # fmt: skip
-    if missing:
-        raise ValueError(f"[{name}] needs {', '.join(missing)}")
-    tupled = {key: tuple(v) if isinstance(v, list) else v for key, v in content.items()}
-    return kind(**tupled)
-
-
-ALLOWED: dict[str, tuple[tuple[type, ...], str]] = {
-    "int": ((int,), "an integer"),
-    "float": ((int, float), "a number"),
-    "str": ((str,), "a text"),
-    "str | int": ((str, int), "a text or an integer"),
-    "Part": ((Part,), "a table"),
-    "Mapping[str, Any]": ((dict,), "a table"),
-}
-
-
-def _check_type(name: str, value: Any, wanted: Any) -> None:
-    if wanted.startswith("tuple["):
-        inner = wanted.removeprefix("tuple[").removesuffix(", ...]")
-        if not isinstance(value, list):
-            raise ValueError(f"{name} must be a list, got {value!r}")
-        for entry in value:
-            _check_type(f"each entry of {name}", entry, inner)
-        return
-    kinds, words = ALLOWED[wanted]
-    if isinstance(value, bool) or not isinstance(value, kinds):
-        raise ValueError(f"{name} must be {words}, got {value!r}")
-
-
-def _check(found: Settings) -> None:
-    m, d, v = found.model, found.data, found.validation
-    if m.source not in SOURCES:
-        raise ValueError(f"model.source must be one of {', '.join(SOURCES)}; got {m.source!r}")
+def _check_model(m: ModelSettings) -> None:
+    check_choice("model.source", m.source, SOURCES)
     if m.source != "transformers" and not m.name:
         raise ValueError(f"model.name is needed for source {m.source!r}")
     if m.source == "python" and ":" not in m.name:
         raise ValueError(f"model.name must be module:function for python, got {m.name!r}")
-    if m.source != "python":
-        _check_data(d)
-    for name, value in (("warmup.steps", found.warmup.steps), ("model.lora", m.lora)):
-        if value < 0:
-            raise ValueError(f"{name} must be >= 0, got {value}")
-    for name, values in (
-        ("validation.steps", v.steps), ("validation.damages", v.damages),
-        ("validation.step_sizes", v.step_sizes), ("validation.draws", (v.draws,)),
-    ):  # fmt: skip
-        if any(value <= 0 for value in values):
-            raise ValueError(f"{name} must be > 0, got {list(values)}")
-    if any(value < 0 for value in v.checkpoints):
-        raise ValueError(f"validation.checkpoints must be >= 0, got {list(v.checkpoints)}")
+    check_number("model.lora", m.lora, at_least=0, whole=True)
 
 
 def _check_data(d: DataSettings) -> None:
-    if d.kind not in KINDS:
-        raise ValueError(f"data.kind must be one of {', '.join(KINDS)}; got {d.kind!r}")
+    check_choice("data.kind", d.kind, KINDS)
+    check_positive_int("data.batch", d.batch)
     wanted = "classes" if d.kind == "images" else "tasks"
     for name, part in (("historical", d.historical), ("incoming", d.incoming)):
         if not getattr(part, wanted):
             raise ValueError(f"data.{name}.{wanted} must name at least one for {d.kind}")
-        if part.batches < 1 or d.batch < 1:
-            raise ValueError(f"data.batch and data.{name}.batches must be >= 1")
+        check_positive_int(f"data.{name}.batches", part.batches)
+
+
+def _check_validation(v: ValidationSettings) -> None:
+    check_positive_int("validation.draws", v.draws)
+    for value in v.steps:
+        check_positive_int("each of validation.steps", value)
+    for value in v.checkpoints:
+        check_number("each of validation.checkpoints", value, at_least=0, whole=True)
+    for name in ("damages", "step_sizes"):
+        for value in getattr(v, name):
+            check_number(f"each of validation.{name}", value, above=0)
 
 
 def with_paths(settings: Settings, model: str | None, data: str | None) -> Settings:

@@ -1,11 +1,13 @@
 """How far a run is: it writes one small file now and then, and whoever wants to know reads it."""
 
 import json
-import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from risegrad.files import replacing
 
 NAME = "progress"
 PAUSE = 0.5  # seconds between two writes
@@ -29,11 +31,8 @@ class Progress:
     def _write(self) -> None:
         """No fsync and no fuss: a run does not fail because nobody can see how far it is."""
         beside = self.path.with_name(f".{NAME}")
-        try:
+        with suppress(OSError), replacing(self.path, beside):
             beside.write_text(json.dumps(self.news, default=str), encoding="utf-8")
-            os.replace(beside, self.path)
-        except OSError:
-            beside.unlink(missing_ok=True)
 
 
 INNER = {"task": ("epoch", "epochs", "batch", "batches"), "epoch": ("batch", "batches")}

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from risegrad.files import write_json
 from risegrad.lab.record_parts import NotARecord, Part, RecordError
-from risegrad.sandbox.files import write_json
 
 SCHEMA = 1
 NAME = "record.json"

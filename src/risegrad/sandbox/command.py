@@ -4,13 +4,14 @@ Nothing heavy is imported here: ``rise --help`` must be quick, and matplotlib is
 """
 
 import argparse
-import importlib
 import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from risegrad.optional import need
 
 NAME = "sandbox"
 SUMMARY = "measure the theory on quadratics with known curvature; figures and one JSON"
@@ -62,16 +63,16 @@ def plan(args: argparse.Namespace) -> Callable[[], int]:
 
 def execute(settings: Any, out: Path, quiet: bool) -> int:
     """Measure, draw, write, and say so."""
-    tqdm = need("tqdm", "tqdm")
-    need("matplotlib", "matplotlib")
+    tqdm = need("tqdm", "lab")
+    need("matplotlib", "lab")
+    from risegrad.files import output_folder, write_json
     from risegrad.sandbox.figures.draw import draw_all
-    from risegrad.sandbox.files import writable_folder, write_json
     from risegrad.sandbox.report import record
     from risegrad.sandbox.run import STAGES, run
     from risegrad.sandbox.simulate import one_thread
     from risegrad.sandbox.summary import summary
 
-    folder = _folder(out, writable_folder)
+    folder = output_folder(out)
     started, clock, cpu = datetime.now(UTC), time.perf_counter(), time.process_time()
     hidden = quiet or not sys.stderr.isatty()
     with tqdm.tqdm(total=STAGES + 1, disable=hidden, bar_format=BAR, file=sys.stderr) as bar:
@@ -110,22 +111,3 @@ def _stepper(bar: Any) -> Callable[[str], None]:
 
     begun: list[str] = []
     return begin
-
-
-def need(module: str, distribution: str) -> Any:
-    """Import an optional dependency, or say how to get it."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise RuntimeError(
-            f'rise {NAME} needs {distribution}: pip install "risegrad[lab]" ({error})'
-        ) from error
-
-
-def _folder(out: Path, make: Callable[[Path], Path]) -> Path:
-    try:
-        return make(out)
-    except OSError as error:
-        raise RuntimeError(
-            f"--out must be a folder that can be written, got {str(out)!r} ({error.strerror})"
-        ) from error

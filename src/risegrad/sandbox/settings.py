@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from risegrad.calibration import check_positive_int
+from risegrad.checks import check_number
 from risegrad.sandbox.spectrum import DEFAULT_SPECTRUM, Spectrum
 
 # Dense d x d curvature and one batch of q directions must fit in memory with room to spare.
@@ -35,14 +35,16 @@ class Settings:
     """steps of the trajectory"""
 
     def __post_init__(self) -> None:
-        for name in ("d", "q", "samples", "large_d", "block", "steps"):
-            check_positive_int(name, getattr(self, name))
-        _check_range("d", self.d, 2, LARGEST)
-        _check_range("q", self.q, 1, LARGEST)
-        _check_range("large_d", self.large_d, 2, LARGEST)
-        _check_range("samples", self.samples, FEWEST_SAMPLES, 10**9)
-        _check_range("seed", self.seed, 0, 2**63 - 1)
-        _check_range("steps", self.steps, 1, 10_000)
+        for name, least, most in (
+            ("d", 2, LARGEST),
+            ("q", 1, LARGEST),
+            ("large_d", 2, LARGEST),
+            ("block", 1, LARGEST),
+            ("samples", FEWEST_SAMPLES, 10**9),
+            ("seed", 0, 2**63 - 1),
+            ("steps", 1, 10_000),
+        ):
+            check_number(name, getattr(self, name), at_least=least, at_most=most, whole=True)
         if self.large_d % self.block:
             raise ValueError(
                 f"block must divide large_d={self.large_d} without remainder, got {self.block}"
@@ -50,8 +52,3 @@ class Settings:
         curvature = Spectrum.parse(self.spectrum)
         for d in (self.d, self.large_d):
             curvature.values(d)
-
-
-def _check_range(name: str, value: int, low: int, high: int) -> None:
-    if not low <= value <= high:
-        raise ValueError(f"{name} must be between {low} and {high}, got {value}")

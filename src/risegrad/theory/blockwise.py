@@ -9,18 +9,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from risegrad.theory.checks import (
-    check_curvature,
-    check_matching,
-    check_number,
-    check_psd,
-    check_symmetric,
-    check_vector,
-)
+from risegrad.checks import check_number
+from risegrad.theory.checks import check_curvature, check_symmetric, check_vector
 from risegrad.theory.identities import expected_curvature, full_information_gap
 from risegrad.theory.linear import quadratic
 from risegrad.theory.local import fo_damage
-from risegrad.theory.partition import Partition, block_diagonal, block_diagonal_part
+from risegrad.theory.partition import (
+    BlockSums,
+    Partition,
+    block_diagonal,
+    block_diagonal_part,
+    check_residuals,
+)
 from risegrad.theory.shapes import check_directions, norm_matched_shape
 from risegrad.theory.variance import shape_covariance
 
@@ -76,16 +76,8 @@ def blockwise_curvature(H: Tensor, sizes: Sequence[int], q: int | Sequence[int])
     return between + block_diagonal([expected_curvature(block, count) for block, count in pairs])
 
 
-@dataclass(frozen=True)
-class BlockwiseGap:
+class BlockwiseGap(BlockSums):
     """The two sums of equation 35: ``within`` (..., B) one per block, ``between`` all pairs."""
-
-    within: Tensor
-    between: Tensor
-
-    @property
-    def total(self) -> Tensor:
-        return self.within.sum(-1) + self.between
 
 
 def blockwise_gap_parts(
@@ -144,10 +136,7 @@ def expected_damage_decomposition(
     >>> parts.mean_step.item(), parts.residual.tolist()
     (1.0, [1.0])
     """
-    matrix, vector = check_symmetric("H", H), check_vector("mean", mean)
-    check_matching(matrix, vector, ("H", "mean"))
-    sigmas = [check_psd(f"covariances[{i}]", sigma) for i, sigma in enumerate(covariances)]
-    blocks = Partition.of([sigma.shape[-1] for sigma in sigmas], 1, vector.shape[-1])
+    matrix, vector, sigmas, blocks = check_residuals(H, "mean", mean, covariances)
     pairs = zip(blocks.diagonal(matrix), sigmas, strict=True)
     residual = torch.stack([(block * sigma).sum((-2, -1)) / 2 for block, sigma in pairs], dim=-1)
     return DamageDecomposition(quadratic(matrix, vector) / 2, residual)
@@ -165,7 +154,7 @@ def blockwise_decomposition(
     >>> round(parts.mean_step.item(), 9), parts.residual.tolist()
     (1.0, [0.25, 0.25])
     """
-    step = check_number("eta", eta, positive=True)
+    step = check_number("eta", eta, above=0)
     matrix, vector = check_curvature(H, g)
     sigmas = [step**2 * sigma for sigma in blockwise_covariances(vector, sizes, q)]
     mean = -step * mean_matched_direction(vector, sizes, q)

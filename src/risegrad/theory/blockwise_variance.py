@@ -7,18 +7,12 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
+from risegrad.checks import check_number
 from risegrad.theory.blockwise import blockwise_gap, mean_matched_direction
-from risegrad.theory.checks import (
-    check_curvature,
-    check_matching,
-    check_number,
-    check_psd,
-    check_symmetric,
-    check_vector,
-)
+from risegrad.theory.checks import check_curvature
 from risegrad.theory.linear import dot, matvec, quadratic
 from risegrad.theory.local import fo_damage, quadratic_damage
-from risegrad.theory.partition import Partition, block_diagonal
+from risegrad.theory.partition import BlockSums, Partition, block_diagonal, check_residuals
 from risegrad.theory.variance import Moments, damage_moments, quadratic_linear_covariance
 
 
@@ -101,21 +95,13 @@ def blockwise_moments(
     >>> round(mean.item(), 9), round(variance.item(), 9)  # T^2/16 with T ~ chi2(4)
     (1.5, 5.25)
     """
-    step = check_number("eta", eta, positive=True)
+    step = check_number("eta", eta, above=0)
     mean = fo_damage(H, g, eta) - blockwise_gap(H, g, sizes, q, eta)
     return Moments(mean, step**4 * blockwise_variance(H, g, sizes, q).total)
 
 
-@dataclass(frozen=True)
-class CouplingFluctuation:
+class CouplingFluctuation(BlockSums):
     """``Q(e) - E[Q(e)]`` of a centered residual: ``within`` (..., B) and ``between`` all pairs."""
-
-    within: Tensor
-    between: Tensor
-
-    @property
-    def total(self) -> Tensor:
-        return self.within.sum(-1) + self.between
 
 
 def coupling_fluctuation(
@@ -129,10 +115,7 @@ def coupling_fluctuation(
     >>> coupling_fluctuation(torch.ones(2, 2), torch.tensor([1.0, 2.0]), [one, one]).total.item()
     3.5
     """
-    matrix, vector = check_symmetric("H", H), check_vector("residual", residual)
-    check_matching(matrix, vector, ("H", "residual"))
-    sigmas = [check_psd(f"covariances[{i}]", sigma) for i, sigma in enumerate(covariances)]
-    blocks = Partition.of([sigma.shape[-1] for sigma in sigmas], 1, vector.shape[-1])
+    matrix, vector, sigmas, blocks = check_residuals(H, "residual", residual, covariances)
     rows = zip(blocks.diagonal(matrix), blocks.split(vector), sigmas, strict=True)
     within = [(quadratic(block, e) - (block * s).sum((-2, -1))) / 2 for block, e, s in rows]
     coupling = matrix - block_diagonal(blocks.diagonal(matrix))

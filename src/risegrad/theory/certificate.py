@@ -7,15 +7,10 @@ import torch
 from torch import Tensor
 
 from risegrad.calibration import kappa
+from risegrad.checks import check_number, check_probability
 from risegrad.theory.blockwise import blockwise_gap
 from risegrad.theory.blockwise_variance import blockwise_moments
-from risegrad.theory.checks import (
-    check_curvature,
-    check_number,
-    check_probability,
-    check_real,
-    check_vector,
-)
+from risegrad.theory.checks import check_curvature, check_real, check_vector
 from risegrad.theory.deviation import PROVEN_CONSTANT, deviation_bound
 from risegrad.theory.identities import damage_gap
 from risegrad.theory.linear import matvec, quadratic
@@ -59,7 +54,7 @@ def realized_gap(
     """
     matrix, vector = check_curvature(H, g)
     rows = check_directions(directions, vector.shape[-1])
-    half, q = check_number("eta", eta, positive=True) ** 2 / 2, rows.shape[-2]
+    half, q = check_number("eta", eta, above=0) ** 2 / 2, rows.shape[-2]
     sampling = half * quadratic(operator_fluctuation(matrix, rows), vector)
     smoothing = torch.zeros_like(sampling)
     if estimate is not None:
@@ -145,7 +140,7 @@ def cantelli_certificate(
     mean, spread = check_real("signal", signal), check_real("variance", variance)
     if bool((spread < 0).any()):
         raise ValueError(f"variance must be >= 0, got {spread.min():.3g}")
-    lost = check_number("slack_failure", slack_failure, positive=False)
+    lost = check_number("slack_failure", slack_failure, at_least=0)
     margin = (mean.abs() - slack).clamp_min(0)
     # No margin certifies nothing, also where the variance is zero and the ratio is 0/0.
     likely = torch.where(margin > 0, margin**2 / (spread + margin**2), 0.0)

@@ -6,12 +6,11 @@ as a worst case must the curvature be positive semidefinite (Assumption 2.1).
 """
 
 from collections.abc import Sequence
-from numbers import Real
 
 import torch
 from torch import Tensor
 
-from risegrad.calibration import check_positive_int
+from risegrad.checks import check_positive_int
 
 Count = int | Tensor
 
@@ -121,26 +120,6 @@ def check_count(name: str, value: object) -> float | Tensor:
     if bool((value < 1).any()):
         raise ValueError(f"{name} must hold integers >= 1, got {value.tolist()}")
     return value.to(torch.float64)
-
-
-def check_number(name: str, value: object, *, positive: bool) -> float:
-    """A finite number > 0 (``positive``) or >= 0."""
-    allowed = f"{name} must be a finite number {'> 0' if positive else '>= 0'}"
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{allowed}, got {value!r} ({type(value).__name__})")
-    number = float(value)
-    if not (0 < number < float("inf") or (number == 0 and not positive)):
-        raise ValueError(f"{allowed}, got {value}")
-    return number
-
-
-def check_probability(name: str, value: object) -> float:
-    """A failure probability strictly between 0 and 1."""
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{name} must be a number in (0, 1), got {value!r}")
-    if not 0 < float(value) < 1:
-        raise ValueError(f"{name} must be a number in (0, 1), got {value}")
-    return float(value)
 
 
 def check_sizes(sizes: Sequence[int], d: int) -> tuple[int, ...]:

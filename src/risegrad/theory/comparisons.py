@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from risegrad.calibration import mean_factor
+from risegrad.checks import check_number
 from risegrad.theory.blockwise import blockwise_decomposition
-from risegrad.theory.checks import check_damage, check_number
+from risegrad.theory.checks import check_damage
 from risegrad.theory.identities import expected_damage
 from risegrad.theory.local import fo_damage
 
@@ -57,7 +58,7 @@ def compare_steps(H: Tensor, g: Tensor, q: int, eta: float = 1.0) -> SideBySide:
     (1.25, 0.5)
     """
     matrix, vector = check_damage(H, g)
-    step = check_number("eta", eta, positive=True)
+    step = check_number("eta", eta, above=0)
     a, g2 = mean_factor(vector.shape[-1], q), vector.square().sum(-1)
     shaped = expected_damage(matrix, vector, q, step)
 

@@ -19,13 +19,9 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from risegrad.calibration import check_positive_int, kappa
-from risegrad.theory.checks import (
-    check_curvature,
-    check_damage,
-    check_number,
-    check_probability,
-)
+from risegrad.calibration import kappa
+from risegrad.checks import check_number, check_positive_int, check_probability
+from risegrad.theory.checks import check_curvature, check_damage
 from risegrad.theory.linear import dot, length, operator_norm, top_eigenvalue, trace
 from risegrad.theory.partition import Partition
 
@@ -74,9 +70,9 @@ def deviation_bound(
     """
     matrix, vector = check_damage(H, g)
     scale = psi(vector.shape[-1], q, delta)
-    factor = check_number("constant", constant, positive=True) * (scale + scale**2)
+    factor = check_number("constant", constant, above=0) * (scale + scale**2)
     top = top_eigenvalue(matrix)
-    return check_number("eta", eta, positive=True) ** 2 / 2 * factor * dot(vector, vector) * top
+    return check_number("eta", eta, above=0) ** 2 / 2 * factor * dot(vector, vector) * top
 
 
 def explicit_deviation_bound(
@@ -96,7 +92,7 @@ def explicit_deviation_bound(
     e = covariance_deviation_bound(d, q, delta)
     top = top_eigenvalue(matrix)
     operator = ((2 * e + e**2) * top + (top + trace(matrix)) / q) / kappa(d, q)
-    return check_number("eta", eta, positive=True) ** 2 / 2 * dot(vector, vector) * operator
+    return check_number("eta", eta, above=0) ** 2 / 2 * dot(vector, vector) * operator
 
 
 def _check_deltas(delta: float | Sequence[float], blocks: int) -> list[float]:
@@ -133,8 +129,8 @@ def blockwise_deviation_bound(
     scales = [psi(d, count, level) for d, count, level in rows]
     total = _within_bound(matrix, vector, blocks, scales)
     total = total + 2 * _between_bound(matrix, vector, blocks, scales)
-    factor = check_number("constant", constant, positive=True)
-    return factor * check_number("eta", eta, positive=True) ** 2 / 2 * total
+    factor = check_number("constant", constant, above=0)
+    return factor * check_number("eta", eta, above=0) ** 2 / 2 * total
 
 
 def _within_bound(H: Tensor, g: Tensor, blocks: Partition, scales: Sequence[float]) -> Tensor:

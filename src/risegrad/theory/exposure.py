@@ -7,11 +7,11 @@ Against every curvature of a given trace, the worst case sees the largest eigenv
 import torch
 from torch import Tensor
 
-from risegrad.calibration import check_positive_int, tau
+from risegrad.calibration import tau
+from risegrad.checks import check_number, check_positive_int
 from risegrad.theory.checks import (
     RELATIVE_TOLERANCE,
     check_nonzero,
-    check_number,
     check_psd,
     check_symmetric,
     check_vector,
@@ -60,7 +60,7 @@ def exposed_damage(H: Tensor, M: Tensor, eta: float = 1.0) -> Tensor:
     if curvature.shape[-1] != moment.shape[-1]:
         shapes = f"{tuple(curvature.shape)} and {tuple(moment.shape)}"
         raise ValueError(f"H and M must have the same d, got shapes {shapes}")
-    return check_number("eta", eta, positive=True) ** 2 / 2 * (curvature * moment).sum((-2, -1))
+    return check_number("eta", eta, above=0) ** 2 / 2 * (curvature * moment).sum((-2, -1))
 
 
 def norm_matched_damage(H: Tensor, M: Tensor, g: Tensor, eta: float = 1.0) -> Tensor:
@@ -86,7 +86,7 @@ def worst_case_curvature(M: Tensor, mean_curvature: float) -> Tensor:
     [[0.0, 0.0], [0.0, 1.0]]
     """
     moment = check_psd("M", M)
-    scale = moment.shape[-1] * check_number("mean_curvature", mean_curvature, positive=True)
+    scale = moment.shape[-1] * check_number("mean_curvature", mean_curvature, above=0)
     return scale * outer(torch.linalg.eigh(moment).eigenvectors[..., -1])
 
 
@@ -99,8 +99,8 @@ def worst_case_risk(M: Tensor, mean_curvature: float, eta: float = 1.0) -> Tenso
     1.5
     """
     moment = check_psd("M", M)
-    scale = moment.shape[-1] * check_number("mean_curvature", mean_curvature, positive=True)
-    half = check_number("eta", eta, positive=True) ** 2 / 2
+    scale = moment.shape[-1] * check_number("mean_curvature", mean_curvature, above=0)
+    half = check_number("eta", eta, above=0) ** 2 / 2
     return half * scale * top_eigenvalue(moment)
 
 
@@ -126,7 +126,7 @@ def excess_risk(M: Tensor, g: Tensor, mean_curvature: float, eta: float = 1.0) -
 
 def check_alignment(alpha: float) -> float:
     """The aligned part of the mean, in [0, 1]."""
-    value = check_number("alpha", alpha, positive=False)
+    value = check_number("alpha", alpha, at_least=0)
     if value > 1:
         raise ValueError(f"alpha must be in [0, 1], got {alpha}")
     return value
@@ -145,8 +145,8 @@ def aligned_minimax_risk(
     """
     vector = check_nonzero("g", g)
     top = max(check_alignment(alpha) ** 2, 1 / vector.shape[-1]) * vector.square().sum(-1)
-    scale = vector.shape[-1] * check_number("mean_curvature", mean_curvature, positive=True)
-    return check_number("eta", eta, positive=True) ** 2 / 2 * scale * top
+    scale = vector.shape[-1] * check_number("mean_curvature", mean_curvature, above=0)
+    return check_number("eta", eta, above=0) ** 2 / 2 * scale * top
 
 
 def aligned_exposure(g: Tensor, alpha: float) -> Tensor:

@@ -2,13 +2,13 @@
 
 from torch import Tensor
 
-from risegrad.calibration import check_positive_int, kappa, mean_factor, tau
+from risegrad.calibration import kappa, mean_factor, tau
+from risegrad.checks import check_number, check_positive_int
 from risegrad.theory.checks import (
     Count,
     check_count,
     check_curvature,
     check_nonzero,
-    check_number,
     check_positive_definite,
     check_real,
     check_symmetric,
@@ -124,7 +124,7 @@ def full_information_gap(H: Tensor, g: Tensor, eta: float = 1.0) -> Tensor:
     """
     matrix, vector = check_curvature(H, g)
     excess = quadratic(matrix, vector) - average_curvature(matrix) * vector.square().sum(-1)
-    return check_number("eta", eta, positive=True) ** 2 / 2 * excess
+    return check_number("eta", eta, above=0) ** 2 / 2 * excess
 
 
 def damage_gap(H: Tensor, g: Tensor, q: int, eta: float = 1.0) -> Tensor:
@@ -183,5 +183,5 @@ def gap_from_scalars(
     """
     dims, counts = check_count("d", d), check_count("q", q)
     ghg, trace, g2 = check_real("ghg", ghg), check_real("trace", trace), check_real("g2", g2)
-    half = check_number("eta", eta, positive=True) ** 2 / 2
+    half = check_number("eta", eta, above=0) ** 2 / 2
     return half * (dims * ghg - trace * g2) / (counts + dims + 1)

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from risegrad.calibration import check_positive_int, tau
+from risegrad.calibration import tau
+from risegrad.checks import check_positive_int
 from risegrad.theory.checks import check_real, check_symmetric
 from risegrad.theory.linear import scaled_identity, trace
 from risegrad.theory.local import average_curvature

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from risegrad.checks import check_number
 from risegrad.theory.checks import (
     check_curvature,
     check_matching,
     check_nonzero,
-    check_number,
     check_real,
     check_symmetric,
     check_vector,
@@ -40,8 +40,8 @@ def taylor_remainder_bound(
     >>> taylor_remainder_bound(torch.tensor([2.0]), gradient_norm=0.5, hessian_lipschitz=3.0)
     tensor(5., dtype=torch.float64)
     """
-    eps = check_number("gradient_norm", gradient_norm, positive=False)
-    lipschitz = check_number("hessian_lipschitz", hessian_lipschitz, positive=False)
+    eps = check_number("gradient_norm", gradient_norm, at_least=0)
+    lipschitz = check_number("hessian_lipschitz", hessian_lipschitz, at_least=0)
     size = length(check_vector("displacement", displacement))
     return eps * size + lipschitz / 6 * size**3
 
@@ -66,7 +66,7 @@ def shaped_damage(H: Tensor, P: Tensor, g: Tensor, eta: float = 1.0) -> Tensor:
     >>> shaped_damage(H, 2 * torch.eye(2), torch.tensor([1.0, 1.0]), eta=0.5).item()
     2.0
     """
-    step = check_number("eta", eta, positive=True)
+    step = check_number("eta", eta, above=0)
     vector = check_vector("g", g)
     return quadratic_damage(H, -step * matvec(check_real("P", P), vector))
 
@@ -79,7 +79,7 @@ def fo_damage(H: Tensor, g: Tensor, eta: float = 1.0) -> Tensor:
     2.0
     """
     matrix, vector = check_curvature(H, g)
-    return check_number("eta", eta, positive=True) ** 2 / 2 * quadratic(matrix, vector)
+    return check_number("eta", eta, above=0) ** 2 / 2 * quadratic(matrix, vector)
 
 
 def directional_curvature(H: Tensor, g: Tensor) -> Tensor:

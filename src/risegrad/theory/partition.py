@@ -7,7 +7,14 @@ import torch
 from torch import Tensor
 
 from risegrad.calibration import mean_factor, tau
-from risegrad.theory.checks import check_block_queries, check_sizes
+from risegrad.theory.checks import (
+    check_block_queries,
+    check_matching,
+    check_psd,
+    check_sizes,
+    check_symmetric,
+    check_vector,
+)
 
 
 @dataclass(frozen=True)
@@ -89,3 +96,26 @@ def block_diagonal(blocks: Sequence[Tensor]) -> Tensor:
 def block_diagonal_part(H: Tensor, partition: Partition) -> Tensor:
     """``H_blk``: the diagonal blocks of ``H``, zero elsewhere."""
     return block_diagonal(partition.diagonal(H))
+
+
+@dataclass(frozen=True)
+class BlockSums:
+    """A quadratic in parts: ``within`` (..., B) one per block, ``between`` all pairs of blocks."""
+
+    within: Tensor
+    between: Tensor
+
+    @property
+    def total(self) -> Tensor:
+        return self.within.sum(-1) + self.between
+
+
+def check_residuals(
+    H: Tensor, name: str, vector: Tensor, covariances: Sequence[Tensor]
+) -> tuple[Tensor, Tensor, list[Tensor], Partition]:
+    """``H``, a vector of its size, covariances whose sizes cover it, and the blocks they make."""
+    matrix, checked = check_symmetric("H", H), check_vector(name, vector)
+    check_matching(matrix, checked, ("H", name))
+    sigmas = [check_psd(f"covariances[{i}]", sigma) for i, sigma in enumerate(covariances)]
+    blocks = Partition.of([sigma.shape[-1] for sigma in sigmas], 1, checked.shape[-1])
+    return matrix, checked, sigmas, blocks

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from risegrad.checks import check_number
 from risegrad.theory.blockwise import blockwise_gap_parts
 from risegrad.theory.checks import (
     check_curvature,
-    check_number,
     check_positive_definite,
     check_psd,
     check_symmetric,
@@ -53,7 +53,7 @@ def isotropic_residual_damage(H: Tensor, sizes: Sequence[int], alphas: Sequence[
     """
     if len(alphas) != len(sizes):
         raise ValueError(f"alphas must hold one number per block ({len(sizes)}), got {len(alphas)}")
-    levels = [check_number(f"alphas[{i}]", a, positive=False) for i, a in enumerate(alphas)]
+    levels = [check_number(f"alphas[{i}]", a, at_least=0) for i, a in enumerate(alphas)]
     densities = damage_densities(H, sizes)
     weights = torch.tensor([a * d for a, d in zip(levels, sizes, strict=True)], dtype=H.dtype)
     return (weights.to(densities) * densities).sum(-1) / 2
@@ -68,7 +68,7 @@ def flat_signal_scores(H: Tensor, g: Tensor, sizes: Sequence[int], rho: float = 
     >>> flat_signal_scores(H, torch.tensor([0.0, 2.0, 3.0]), [2, 1]).tolist()
     [1.0, 9.0]
     """
-    damping = check_number("rho", rho, positive=False)
+    damping = check_number("rho", rho, at_least=0)
     matrix, vector = check_curvature(H, g)
     blocks = Partition.of(sizes, 1, vector.shape[-1])
     pairs = zip(blocks.diagonal(matrix), blocks.split(vector), strict=True)

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from risegrad.calibration import kappa
-from risegrad.theory.checks import check_number, check_real, check_symmetric, check_vector
+from risegrad.checks import check_number
+from risegrad.theory.checks import check_real, check_symmetric, check_vector
 from risegrad.theory.linear import scaled_identity, trace
 
 
@@ -61,7 +62,7 @@ def two_point_estimate(
     """
     point = check_vector("theta", theta)
     rows = check_directions(directions, point.shape[-1])
-    radius = check_number("mu", mu, positive=True)
+    radius = check_number("mu", mu, above=0)
     centre = point[..., None, :]
     slopes = (f(centre + radius * rows) - f(centre - radius * rows)) / (2 * radius)
     return (slopes[..., None] * rows).mean(-2)

@@ -8,8 +8,9 @@ import math
 
 from torch import Tensor
 
-from risegrad.calibration import check_positive_int, kappa
-from risegrad.theory.checks import check_damage, check_number, check_vector
+from risegrad.calibration import kappa
+from risegrad.checks import check_number, check_positive_int
+from risegrad.theory.checks import check_damage, check_vector
 from risegrad.theory.deviation import PROVEN_CONSTANT
 from risegrad.theory.linear import length, top_eigenvalue
 
@@ -33,8 +34,8 @@ def residual_bound(d: int, smoothness: float, mu: float) -> float:
     >>> round(residual_bound(1, smoothness=2.0, mu=1.0), 4)  # 2 sqrt(2/pi)
     1.5958
     """
-    level = check_number("smoothness", smoothness, positive=False)
-    return level * check_number("mu", mu, positive=False) / 2 * gaussian_norm_moment(d, 3)
+    level = check_number("smoothness", smoothness, at_least=0)
+    return level * check_number("mu", mu, at_least=0) / 2 * gaussian_norm_moment(d, 3)
 
 
 def residual_second_moment_bound(d: int, smoothness: float, mu: float) -> float:
@@ -43,8 +44,8 @@ def residual_second_moment_bound(d: int, smoothness: float, mu: float) -> float:
     >>> round(residual_second_moment_bound(1, smoothness=2.0, mu=1.0), 9)
     15.0
     """
-    level = check_number("smoothness", smoothness, positive=False)
-    radius = check_number("mu", mu, positive=False)
+    level = check_number("smoothness", smoothness, at_least=0)
+    radius = check_number("mu", mu, at_least=0)
     return (level * radius / 2) ** 2 * gaussian_norm_moment(d, 6)
 
 
@@ -56,8 +57,8 @@ def noise_second_moment(d: int, q: int, mu: float, noise_std: float) -> float:
     >>> noise_second_moment(4, 2, mu=0.5, noise_std=1.0)
     4.0
     """
-    radius = check_number("mu", mu, positive=True)
-    sigma = check_number("noise_std", noise_std, positive=False)
+    radius = check_number("mu", mu, above=0)
+    sigma = check_number("noise_std", noise_std, at_least=0)
     return sigma**2 * check_positive_int("d", d) / (2 * radius**2 * check_positive_int("q", q))
 
 
@@ -101,7 +102,7 @@ def smoothing_damage_bound(
     matrix, vector = check_damage(H, g)
     top = top_eigenvalue(matrix)
     size = perturbation(vector, q, smoothness, mu, noise_std)
-    return check_number("eta", eta, positive=True) ** 2 / 2 * top * size
+    return check_number("eta", eta, above=0) ** 2 / 2 * top * size
 
 
 def norm_mismatch_bound(
@@ -139,10 +140,10 @@ def smoothing_damage_scale(
     """
     matrix, vector = check_damage(H, g)
     d = vector.shape[-1]
-    level = check_number("smoothness", smoothness, positive=False)
-    size = level * check_number("mu", mu, positive=False) * d * math.sqrt(d)
+    level = check_number("smoothness", smoothness, at_least=0)
+    size = level * check_number("mu", mu, at_least=0) * d * math.sqrt(d)
     size = size / math.sqrt(kappa(d, check_positive_int("q", q)))
     top = top_eigenvalue(matrix)
-    factor = check_number("constant", constant, positive=True)
-    factor *= check_number("eta", eta, positive=True) ** 2 / 2
+    factor = check_number("constant", constant, above=0)
+    factor *= check_number("eta", eta, above=0) ** 2 / 2
     return factor * top * (size * length(vector) + size**2)

@@ -13,13 +13,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from risegrad.calibration import check_positive_int
+from risegrad.checks import check_number, check_positive_int
 from risegrad.theory.checks import (
     Count,
     check_count,
     check_curvature,
     check_matching,
-    check_number,
     check_real,
     check_vector,
 )
@@ -79,7 +78,7 @@ def damage_moments_from_scalars(
     """
     k = check_count("q", q)
     n = k + check_count("d", d) + 1
-    step = check_number("eta", eta, positive=True)
+    step = check_number("eta", eta, above=0)
     ghg, hg2, g2 = check_real("ghg", ghg), check_real("hg2", hg2), check_real("g2", g2)
     trace, trace_sq = check_real("trace", trace), check_real("trace_sq", trace_sq)
     across = g2 * trace - ghg

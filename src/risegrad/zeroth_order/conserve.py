@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from risegrad.checks import check_int, check_number
 from risegrad.naming import Named
-from risegrad.theory.checks import check_number
-from risegrad.zeroth_order.parameters import check_int, perturbed
+from risegrad.zeroth_order.parameters import perturbed
 from risegrad.zeroth_order.surroundings import Closure, Surroundings
 from risegrad.zeroth_order.walk import Restore, walking
 
@@ -54,7 +54,7 @@ def conserve(
     >>> weight.grad
     tensor([2.])
     """
-    lr = check_number("lr", lr, positive=True)
+    lr = check_number("lr", lr, above=0)
     tensors = perturbed(params).tensors
     gradients = _gradients(tensors)
     along = gradients.__getitem__

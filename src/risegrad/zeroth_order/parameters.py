@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -52,13 +51,6 @@ def perturbed(params: Named) -> Perturbed:
         came = f"only frozen or empty ones: {listing(frozen)}" if frozen else "none"
         raise ValueError(f"params must have a parameter that requires a gradient, got {came}")
     return Perturbed(tuple(names), tuple(_number(name) for name in _distinct(names.values())))
-
-
-def check_int(name: str, value: object) -> int:
-    """``value`` as an int, or an error that names the argument."""
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(f"{name} must be an integer, got {value!r} ({type(value).__name__})")
-    return int(value)
 
 
 def _pairs(params: Named) -> list[tuple[str, Tensor]]:

@@ -17,11 +17,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from risegrad.calibration import check_positive_int, mean_factor
+from risegrad.calibration import mean_factor
+from risegrad.checks import check_choice, check_int, check_number, check_positive_int
 from risegrad.draws import Draws, drawing_dtype
 from risegrad.naming import Named
-from risegrad.theory.checks import check_number
-from risegrad.zeroth_order.parameters import Perturbed, check_int, perturbed
+from risegrad.zeroth_order.parameters import Perturbed, perturbed
 from risegrad.zeroth_order.surroundings import Closure, Surroundings
 from risegrad.zeroth_order.walk import Restore, walking
 
@@ -87,8 +87,8 @@ def spsa(
     """
     _check_choices(closure, variant, norm_matched)
     q = check_positive_int("q", q)
-    epsilon = check_number("epsilon", epsilon, positive=True)
-    clip = None if clip is None else check_number("clip", clip, positive=True)
+    epsilon = check_number("epsilon", epsilon, above=0)
+    clip = None if clip is None else check_number("clip", clip, above=0)
     seed, step = check_int("seed", seed), check_int("step", step)
     chosen = perturbed(params)
     draws = Draws(seed, step)
@@ -164,8 +164,7 @@ def _clip(gradients: Sequence[Tensor | None], clip: float | None) -> float:
 def _check_choices(closure: object, variant: str, norm_matched: object) -> None:
     if not callable(closure):
         raise TypeError(f"closure must be callable, got {type(closure).__name__}")
-    if variant not in VARIANTS:
-        raise ValueError(f"variant must be one of {', '.join(VARIANTS)}; got {variant!r}")
+    check_choice("variant", variant, VARIANTS)
     if not isinstance(norm_matched, bool):
         raise TypeError(f"norm_matched must be True or False, got {norm_matched!r}")
     if norm_matched and variant == "sign":

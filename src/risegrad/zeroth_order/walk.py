@@ -9,6 +9,8 @@ from typing import Literal
 
 from torch import Tensor
 
+from risegrad.checks import check_choice
+
 Restore = Literal["copy", "arithmetic"]
 RESTORES: tuple[Restore, ...] = ("copy", "arithmetic")
 
@@ -74,8 +76,7 @@ class ArithmeticWalk(Walk):
 @contextmanager
 def walking(tensors: Sequence[Tensor], restore: Restore) -> Iterator[Walk]:
     """A walk that ends where it began, whatever happens on the way."""
-    if restore not in RESTORES:
-        raise ValueError(f"restore must be one of {', '.join(RESTORES)}; got {restore!r}")
+    check_choice("restore", restore, RESTORES)
     walk = CopyWalk(tensors) if restore == "copy" else ArithmeticWalk(tensors)
     try:
         yield walk

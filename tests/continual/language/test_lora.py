@@ -204,5 +204,5 @@ def test_loss_is_cross_entropy_plus_penalty_and_its_gradient_is_finite(data, wei
 def test_one_weight_per_task(data, weights):
     with pytest.raises(ValueError, match=r"host\.lambda1 must be one number or one per task, 3"):
         olora(data, weights, lambda1=[0.5, 0.5])
-    with pytest.raises(ValueError, match="lambda2 must be a number >= 0, got -1"):
+    with pytest.raises(ValueError, match="lambda2 must be a finite number >= 0, got -1"):
         olora(data, weights, lambda2=-1.0)

@@ -173,10 +173,10 @@ def test_estimate_counts_texts(data, weights):
     ("sections", "message"),
     [
         ({"host": {"name": "olora"}}, r"host\.name must be one of .*did you mean 'o-lora'"),
-        ({"model": {"rank": 0}}, r"model: rank must be a whole number >= 1, got 0"),
+        ({"model": {"rank": 0}}, r"model: rank must be an integer >= 1, got 0"),
         ({"model": {"cut": "middle"}}, r"model\.cut: expected one of 'end', 'text'"),
         ({"stream": {"task": []}}, r"stream\.task: unknown, did you mean 'tasks'"),
-        ({"adapter": {"lr": 0.0}}, r"adapter: lr must be a number > 0, got 0"),
+        ({"adapter": {"lr": 0.0}}, r"adapter: lr must be a finite number > 0, got 0"),
     ],
 )
 def test_bad_settings(data, weights, sections, message):

@@ -157,8 +157,8 @@ def test_no_folder():
         ({"tasks": ("RTE", "RTE")}, r"tasks must be different, got RTE, RTE"),
         ({"name": "order1", "leave_out": ("RTE",)}, r"leave_out must be one of dbpedia"),
         ({"tasks": ("RTE",), "leave_out": ("RTE",)}, r"leave at least one task"),
-        ({"name": "order1", "validation": 1.0}, r"validation must be a number >= 0 and < 1"),
-        ({"name": "order1", "train_size": -1}, r"train_size must be a whole number >= 0, got -1"),
+        ({"name": "order1", "validation": 1.0}, r"validation must be a finite number >= 0 and < 1"),
+        ({"name": "order1", "train_size": -1}, r"train_size must be an integer >= 0, got -1"),
     ],
 )
 def test_bad_settings(settings, message):

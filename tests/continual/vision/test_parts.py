@@ -144,10 +144,10 @@ def test_models_that_are_no_vit_or_unknown_are_refused():
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("width", -1, "width must be a whole number >= 0, got -1"),
-        ("adapter_width", 0, "adapter_width must be a whole number >= 1, got 0"),
-        ("adapter_scale", 0.0, "adapter_scale must be a number > 0, got 0.0"),
-        ("adapter_dropout", 1.0, "adapter_dropout must be a number >= 0 and < 1, got 1.0"),
+        ("width", -1, "width must be an integer >= 0, got -1"),
+        ("adapter_width", 0, "adapter_width must be an integer >= 1, got 0"),
+        ("adapter_scale", 0.0, "adapter_scale must be a finite number > 0, got 0.0"),
+        ("adapter_dropout", 1.0, "adapter_dropout must be a finite number >= 0 and < 1, got 1.0"),
         ("weights", "x.pt", "pretrained must be true where weights are given, got false"),
     ],
 )

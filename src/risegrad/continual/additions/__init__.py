@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from risegrad.checks import check_choice
 from risegrad.continual.additions.agem import AgemSettings
 from risegrad.continual.additions.all_classes import AllClassesSettings
 from risegrad.continual.additions.base import AdditionSettings
@@ -14,7 +15,6 @@ from risegrad.continual.additions.gpm import GpmSettings
 from risegrad.continual.additions.lwf import LwfSettings
 from risegrad.continual.additions.replay import ReplaySettings
 from risegrad.continual.additions.sam import SamSettings
-from risegrad.continual.checks import check_choice
 from risegrad.settings import read
 
 __all__ = ["ADDITIONS", "AdditionSettings", "check_composition", "read_additions"]

@@ -9,9 +9,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from risegrad.checks import check_number
 from risegrad.continual.additions.base import AdditionSettings, Training
 from risegrad.continual.additions.reservoir import Remembering
-from risegrad.continual.checks import check_number
 
 
 @dataclass(frozen=True)

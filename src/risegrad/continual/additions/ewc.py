@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from risegrad.checks import check_choice, check_number
 from risegrad.continual.additions.base import Addition, AdditionSettings, Training
-from risegrad.continual.checks import check_choice, check_number
 from risegrad.continual.seeds import generator_for
 from risegrad.continual.session import Batch, Ref, Session
 
@@ -36,9 +36,7 @@ class EwcSettings(AdditionSettings):
     def __post_init__(self) -> None:
         check_number("weight", self.weight, at_least=0)
         check_choice("mode", self.mode, ("separate", "online"))
-        check_number("decay", self.decay, above=0)
-        if self.decay > 1:
-            raise ValueError(f"decay must be a number > 0 and <= 1, got {self.decay!r}")
+        check_number("decay", self.decay, above=0, at_most=1)
         check_number("samples", self.samples, at_least=0, whole=True)
 
     def make(self, seed: int) -> Ewc:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
+from risegrad.checks import check_number
 from risegrad.continual.additions.base import Addition, AdditionSettings, Training
-from risegrad.continual.checks import check_number
 from risegrad.continual.rules import SHAPERS
 from risegrad.continual.seeds import generator_for
 from risegrad.continual.session import Group, Ref, Session
@@ -38,9 +38,7 @@ class GpmSettings(AdditionSettings):
 
     def __post_init__(self) -> None:
         check_number("samples", self.samples, at_least=1, whole=True)
-        check_number("epsilon", self.epsilon, above=0)
-        if self.epsilon > 1:
-            raise ValueError(f"epsilon must be a number > 0 and <= 1, got {self.epsilon!r}")
+        check_number("epsilon", self.epsilon, above=0, at_most=1)
         check_number("increment", self.increment, at_least=0)
         check_number("batch", self.batch, at_least=1, whole=True)
 

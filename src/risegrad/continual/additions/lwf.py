@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.nn.functional import log_softmax, softmax
 
+from risegrad.checks import check_number
 from risegrad.continual.additions.base import Addition, AdditionSettings, Training
-from risegrad.continual.checks import check_number
 from risegrad.continual.session import Batch, Session
 
 

@@ -9,8 +9,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from risegrad.checks import check_number
 from risegrad.continual.additions.base import Addition, AdditionSettings, Training
-from risegrad.continual.checks import check_number
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from risegrad.continual.checks import check_choice
+from risegrad.checks import check_choice
 from risegrad.continual.host import saved_parameters
 from risegrad.continual.hosts.learnable_classifier import HeadSettings
 from risegrad.continual.hosts.vision import VisionHost, session_loss

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from risegrad.continual.checks import check_number
+from risegrad.checks import check_number
 from risegrad.continual.host import saved_parameters
 from risegrad.continual.hosts.adapter_classifier import AdapterSettings
 from risegrad.continual.hosts.temporary import adapters_with_temporary_head

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from risegrad.continual.checks import check_choice, check_number
+from risegrad.checks import check_choice, check_number
 from risegrad.continual.host import saved_parameters
 from risegrad.continual.hosts.vision import HostSettings, VisionHost, session_loss
 from risegrad.continual.seeds import generator_for

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from risegrad.continual import metrics
-from risegrad.continual.additions import check_composition, read_additions
 from risegrad.continual.budget import Budget
-from risegrad.continual.checks import check_choice
+from risegrad.continual.config import read_run
 from risegrad.continual.devices import Devices
 from risegrad.continual.language.build import build_stream
 from risegrad.continual.language.hosts import HOSTS, LanguageHost
@@ -24,7 +23,7 @@ from risegrad.continual.progress import Report
 from risegrad.continual.results import defined, matrices, result
 from risegrad.continual.rules import Rule
 from risegrad.continual.train import Loop
-from risegrad.settings import as_plain, read
+from risegrad.settings import as_plain
 
 USUAL = Budget(
     epochs=1, optimizer="adamw", lr=1e-3, weight_decay=0.0, schedule="constant", clip=1.0
@@ -54,18 +53,8 @@ class LanguageRun:
 
 def read_config(plain: Mapping[str, Any]) -> LanguageRun:
     """Plain tables into settings; a budget says only what differs from the benchmark's."""
-    given = dict(plain)
-    host = dict(given.pop("host", {}))
-    check_choice("host.name", str(host.get("name", "")), HOSTS)
-    parts: dict[str, Any] = {
-        "host": read(HOSTS[host["name"]].Settings, host, "host"),
-        "additions": read_additions(given.pop("additions", [])),
-    }
-    for name in ("adapter", "head"):
-        parts[name] = read(Budget, as_plain(USUAL) | dict(given.pop(name, {})), name)
-    settings = read(LanguageRun, given | parts)
-    check_composition(HOSTS[host["name"]], [a.make(settings.seed) for a in settings.additions])
-    return settings
+    budgets = {name: as_plain(USUAL) | dict(plain.get(name, {})) for name in ("adapter", "head")}
+    return read_run(LanguageRun, {**plain, **budgets}, HOSTS)
 
 
 def estimate(settings: LanguageRun) -> dict[str, Any]:

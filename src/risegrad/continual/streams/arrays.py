@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from risegrad.continual.streams.images import PixelImages, Source, optional
+from risegrad.continual.streams.images import PixelImages, Source
 from risegrad.continual.streams.picks import hold_out
+from risegrad.optional import need
 
 KEYS = ("train_images", "train_labels", "test_images", "test_labels")
 
@@ -46,14 +47,14 @@ def npz(file: Path) -> Source:
 
 def digits(test_fraction: float) -> Source:
     """scikit-learn's 1797 handwritten digits, 8 x 8, gray; part of the package, no download."""
-    data = optional("sklearn.datasets", "lab").load_digits()
+    data = need("sklearn.datasets", "lab").load_digits()
     pixels = np.round(data.images * (255 / 16)).astype(np.uint8)
     return hold_out(PixelImages(pixels, data.target, [str(n) for n in range(10)]), test_fraction)
 
 
 def cifar100(root: Path, download: bool) -> Source:
     """torchvision's CIFAR-100, in ``root/cifar-100-python``."""
-    CIFAR100 = optional("torchvision.datasets", "vision").CIFAR100
+    CIFAR100 = need("torchvision.datasets", "vision").CIFAR100
     try:
         train, test = (CIFAR100(str(root), train=part, download=download) for part in (True, False))
     except (RuntimeError, OSError) as error:  # not there, or the download failed

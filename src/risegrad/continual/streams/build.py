@@ -15,13 +15,14 @@ from risegrad.continual.stream import Stream, Task
 from risegrad.continual.streams.arrays import cifar100, digits, npz
 from risegrad.continual.streams.files import domainnet, folder
 from risegrad.continual.streams.hub import hub
-from risegrad.continual.streams.images import BrokenImage, Images, Source, optional
+from risegrad.continual.streams.images import BrokenImage, Images, Source
 from risegrad.continual.streams.named import departures
 from risegrad.continual.streams.order import class_order, sessions
 from risegrad.continual.streams.picks import Indices, by_class, chosen, share
 from risegrad.continual.streams.settings import ImageStreamSettings
 from risegrad.continual.streams.split import ImageSplit
 from risegrad.continual.streams.views import View
+from risegrad.optional import need
 
 
 def build_stream(settings: ImageStreamSettings) -> Stream[ImageSplit]:
@@ -150,7 +151,7 @@ def _usable(
 
 def _broken(images: Images, indices: Indices, purpose: str) -> list[int]:
     """The images that cannot be decoded, found by decoding all of them once."""
-    tqdm = optional("tqdm", "lab").tqdm
+    tqdm = need("tqdm", "lab").tqdm
 
     def fails(index: int) -> bool:
         try:

@@ -8,8 +8,9 @@ from typing import Any, final
 import numpy as np
 from torch import Tensor
 
-from risegrad.continual.streams.images import Images, Source, decode, optional
+from risegrad.continual.streams.images import Images, Source, decode
 from risegrad.continual.streams.picks import hold_out
+from risegrad.optional import need
 
 TEST_SPLITS = ("test", "validation", "valid", "val")
 
@@ -56,7 +57,7 @@ def hub(data: str, image_column: str, label_column: str, test_fraction: float) -
 
 
 def _splits(data: str) -> dict[str, Any]:
-    datasets = optional("datasets", "vision")
+    datasets = need("datasets", "vision")
     try:
         found = _load(datasets, data)
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
@@ -79,7 +80,7 @@ def _load(datasets: Any, data: str) -> Any:
 
 
 def _images(rows: Any, where: str, image: str, label: str, train: Any) -> HubImages:
-    datasets = optional("datasets", "vision")
+    datasets = need("datasets", "vision")
     kinds = {name: _kind(feature) for name, feature in rows.features.items()}
     image = _column("image_column", image, kinds, ("Image",), where)
     label = _column("label_column", label, kinds, ("ClassLabel", "integer", "string"), where)

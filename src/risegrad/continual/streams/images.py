@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -14,6 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from risegrad.optional import need
 
 Labels = NDArray[np.int64]
 
@@ -114,7 +115,7 @@ class Source:
 
 def decode(file: Path | bytes, where: str) -> Tensor:
     """The pixels of an encoded image as uint8 ``[3, H, W]``; gray and palettes become RGB."""
-    pillow = optional("PIL.Image", "vision")
+    pillow = need("PIL.Image", "vision")
     try:
         with pillow.open(io.BytesIO(file) if isinstance(file, bytes) else file) as image:
             pixels = np.array(image.convert("RGB"))
@@ -124,13 +125,3 @@ def decode(file: Path | bytes, where: str) -> Tensor:
             'replace it, or leave broken images out with on_broken="skip"'
         ) from error
     return torch.from_numpy(pixels).permute(2, 0, 1)
-
-
-def optional(module: str, extra: str) -> Any:
-    """Import an optional dependency, or say how to get it."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ImportError(
-            f'image streams need {module} here: pip install "risegrad[{extra}]" ({error})'
-        ) from error

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import Any
 
+from risegrad.checks import check_choice
 from risegrad.continual.streams.settings import ImageStreamSettings
 
 _CIFAR100 = ImageStreamSettings(source="cifar100", data="data")
@@ -51,11 +51,7 @@ def named_stream(name: str, **changes: Any) -> ImageStreamSettings:
     >>> named_stream("cifar100-inc10", source="npz", data="small.npz").increment
     10
     """
-    if name not in NAMED:
-        near = get_close_matches(name, NAMED, n=1, cutoff=0)
-        raise ValueError(
-            f"stream must be one of {', '.join(NAMED)}, got {name!r}; did you mean {near[0]!r}?"
-        )
+    check_choice("stream", name, NAMED)
     return replace(NAMED[name], **changes)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from risegrad.checks import check_choice, check_number
 from risegrad.continual.streams.order import PUBLISHED_SEED
 
 SOURCES = ("cifar100", "folder", "domainnet", "hub", "npz", "digits")
@@ -109,27 +110,15 @@ class ImageStreamSettings:
             ("normalize", NORMALIZATIONS),
             ("on_broken", ON_BROKEN),
         ):
-            if (value := getattr(self, field)) not in allowed:
-                raise ValueError(f"{field} must be one of {', '.join(allowed)}, got {value!r}")
+            check_choice(field, getattr(self, field), allowed)
 
     def _check_numbers(self) -> None:
-        for field, least in (
-            ("base", 0),
-            ("increment", 1),
-            ("order_seed", 0),
-            ("classes", 0),
-            ("train_per_class", 0),
-            ("test_per_class", 0),
-            ("split_seed", 0),
-            ("image_size", 1),
-            ("resize_ratio", 1),
-        ):
-            if not (value := getattr(self, field)) >= least:
-                raise ValueError(f"{field} must be at least {least}, got {value}")
+        for field in ("increment", "image_size"):
+            check_number(field, getattr(self, field), at_least=1, whole=True)
+        for field in ("base", "classes", "train_per_class", "test_per_class"):
+            check_number(field, getattr(self, field), at_least=0, whole=True)
         for field in ("order_seed", "split_seed"):
-            if not (value := getattr(self, field)) < 2**32:
-                raise ValueError(f"{field} must be below 2**32, got {value}")
-        if not 0 <= self.validation < 1:
-            raise ValueError(f"validation must be within [0, 1), got {self.validation}")
-        if not 0 < self.test_fraction < 1:
-            raise ValueError(f"test_fraction must be within (0, 1), got {self.test_fraction}")
+            check_number(field, getattr(self, field), at_least=0, below=2**32, whole=True)
+        check_number("resize_ratio", self.resize_ratio, at_least=1)
+        check_number("validation", self.validation, at_least=0, below=1)
+        check_number("test_fraction", self.test_fraction, above=0, below=1)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from risegrad.continual.checks import check_number
+from risegrad.checks import check_number
 
 
 @dataclass(frozen=True)

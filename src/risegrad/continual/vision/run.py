@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from risegrad.checks import check_choice
 from risegrad.continual import metrics
-from risegrad.continual.additions import check_composition, read_additions
 from risegrad.continual.budget import Budget
-from risegrad.continual.checks import check_choice
+from risegrad.continual.config import read_run
 from risegrad.continual.devices import Devices
 from risegrad.continual.hosts import HOSTS
 from risegrad.continual.hosts.vision import VisionHost
@@ -24,7 +24,7 @@ from risegrad.continual.vision.backbone import ViTSettings, load_backbone
 from risegrad.continual.vision.base import train_base
 from risegrad.continual.vision.kit import Kit
 from risegrad.continual.vision.work import work
-from risegrad.settings import as_plain, read
+from risegrad.settings import as_plain
 
 
 @dataclass(frozen=True)
@@ -47,22 +47,13 @@ class VisionRun:
 
 def read_config(plain: Mapping[str, Any]) -> VisionRun:
     """Plain tables into settings; ``stream.name`` may name a stream whose settings are changed."""
-    given = dict(plain)
-    stream, host = dict(given.pop("stream", {})), dict(given.pop("host", {}))
+    stream = dict(plain.get("stream", {}))
     name = str(stream.get("name", "custom"))
     if name in NAMED:
         stream = as_plain(NAMED[name]) | stream
     elif "source" not in stream:
         check_choice("stream.name", name, NAMED)
-    check_choice("host.name", str(host.get("name", "")), HOSTS)
-    parts = {
-        "stream": read(ImageStreamSettings, stream, "stream"),
-        "host": read(HOSTS[host["name"]].Settings, host, "host"),
-        "additions": read_additions(given.pop("additions", [])),
-    }
-    settings = read(VisionRun, given | parts)
-    check_composition(HOSTS[host["name"]], [a.make(settings.seed) for a in settings.additions])
-    return settings
+    return read_run(VisionRun, {**plain, "stream": stream}, HOSTS)
 
 
 def estimate(settings: VisionRun) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def execute(found: object, path: str | None) -> int:
     from pathlib import Path
 
     from risegrad.curvature.calibrated import CalibrationTable
-    from risegrad.curvature.files import write_json
+    from risegrad.files import write_json
 
     assert isinstance(found, CalibrationTable)
     print(found)

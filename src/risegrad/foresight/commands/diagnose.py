@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from risegrad.foresight.commands.shared import add_output, add_paths, checked_settings, counting
+from risegrad.foresight.commands.shared import add_output, add_paths, counting, planned
 
 if TYPE_CHECKING:
     from risegrad.foresight.settings import Settings
@@ -33,21 +33,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def plan(args: argparse.Namespace) -> Callable[[], int]:
     """Check the arguments and return the job."""
-    settings = checked_settings(args)
-    out, quiet = Path(args.out), bool(args.quiet)
-    return lambda: execute(settings, out, quiet)
+    return planned(args, execute)
 
 
 def execute(settings: Settings, out: Path, quiet: bool) -> int:
     """Build, measure, write, and say so."""
     from risegrad.curvature.budget import Budget
     from risegrad.curvature.diagnosis import diagnose
-    from risegrad.curvature.files import writable_folder, write_json, write_text
     from risegrad.curvature.page import diagnosis_page
+    from risegrad.files import output_folder, write_json, write_text
     from risegrad.foresight.build import build
     from risegrad.shapers import Rise
 
-    folder = writable_folder(out)
+    folder = output_folder(out)
     s = settings.diagnosis
     problem = build(settings)
     with counting(quiet, "curvature products") as progress:

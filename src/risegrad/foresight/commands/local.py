@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from risegrad.foresight.commands.shared import add_output, add_paths, checked_settings, telling
+from risegrad.foresight.commands.shared import add_output, add_paths, planned, telling
 
 if TYPE_CHECKING:
     from risegrad.foresight.settings import Settings
@@ -33,19 +33,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def plan(args: argparse.Namespace) -> Callable[[], int]:
     """Check the arguments and return the job."""
-    settings = checked_settings(args)
-    out, quiet = Path(args.out), bool(args.quiet)
-    return lambda: execute(settings, out, quiet)
+    return planned(args, execute)
 
 
 def execute(settings: Settings, out: Path, quiet: bool) -> int:
     """Build, move, measure, write, and say so."""
-    from risegrad.curvature.files import writable_folder, write_json, write_text
+    from risegrad.files import output_folder, write_json, write_text
     from risegrad.foresight.checkpoint import forget_parts
     from risegrad.foresight.local import run_local
     from risegrad.foresight.local_report import local_page, local_summary
 
-    folder = writable_folder(out)
+    folder = output_folder(out)
     with telling(quiet) as tell:
         found = run_local(settings, tell, folder)
     write_json(folder / "local.json", found.to_dict())

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from risegrad.checks import check_choice
+from risegrad.optional import need
 
 if TYPE_CHECKING:
     from risegrad.foresight.settings import Settings
@@ -41,19 +43,17 @@ def checked_settings(args: argparse.Namespace) -> Settings:
     Budget.of(settings.diagnosis.budget)
     Rise(**asdict(settings.rise))
     for kind in (settings.diagnosis.curvature, *settings.validation.curvatures):
-        if kind not in KINDS:
-            raise ValueError(f"curvature must be one of {', '.join(KINDS)}; got {kind!r}")
+        check_choice("curvature", kind, KINDS)
     return settings
 
 
-def need(module: str, extra: str) -> Any:
-    """Import an optional dependency, or say how to get it."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise RuntimeError(
-            f'{module} is needed: pip install "risegrad[{extra}]" ({error})'
-        ) from error
+def planned(
+    args: argparse.Namespace, execute: Callable[[Settings, Path, bool], int]
+) -> Callable[[], int]:
+    """The job of a command with these arguments, checked: its settings, the folder, how quiet."""
+    settings = checked_settings(args)
+    out, quiet = Path(args.out), bool(args.quiet)
+    return lambda: execute(settings, out, quiet)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from risegrad.files import output_folder
 from risegrad.lab.commands.common import add_experiment, overrides
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def execute(cells: "Sequence[Cell]", grid: int, args: argparse.Namespace) -> int
     from risegrad.lab.execute import order_for
     from risegrad.lab.schedule import Schedule
 
-    out = _folder(args.out)
+    out = output_folder(args.out)
     with display() as watcher:
         schedule = Schedule(
             cells,
@@ -142,15 +143,3 @@ def _explain(tally: "Tally", out: Path) -> None:
         shown.add(reason)
         print(*(f"  {line}" for line in lines), sep="\n", file=sys.stderr)
     print("\n--retry-failed runs them again.", file=sys.stderr)
-
-
-def _folder(out: Path) -> Path:
-    from risegrad.sandbox.files import writable_folder
-
-    try:
-        return writable_folder(out)
-    except OSError as error:
-        reason = error.strerror or error
-        raise RuntimeError(
-            f"--out must be a folder that can be written, got {str(out)!r} ({reason})"
-        ) from error

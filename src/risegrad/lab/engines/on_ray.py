@@ -1,6 +1,5 @@
 """Runs as Ray tasks: on this machine, or on a cluster that shares the output folder."""
 
-import importlib
 import os
 import socket
 import time
@@ -12,6 +11,7 @@ from risegrad.lab.engines import LOST, Ended
 from risegrad.lab.execute import FAILED, UNWRITABLE, Order, execute, unwritable
 from risegrad.lab.state import LOG
 from risegrad.lab.worker import thread_limits
+from risegrad.optional import need
 
 
 class OnRay:
@@ -108,9 +108,4 @@ def perform(plain: dict[str, Any], threads: int) -> tuple[str, str]:
 
 def _import() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
-    try:
-        return importlib.import_module("ray")
-    except ImportError as error:
-        raise RuntimeError(
-            f'--engine ray needs Ray: pip install "risegrad[lab]" ({error})'
-        ) from error
+    return need("ray", "lab", "--engine ray")

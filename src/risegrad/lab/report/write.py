@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
+from risegrad.files import write_text
 from risegrad.lab.report.latex import latex
 from risegrad.lab.report.markdown import markdown
 from risegrad.lab.report.page import page
 from risegrad.lab.report.report import Report
-from risegrad.sandbox.files import replacing
 
 
 def write_report(report: Report, out: Path) -> list[Path]:
@@ -25,17 +24,10 @@ def write_report(report: Report, out: Path) -> list[Path]:
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         for path, text in texts.items():
-            _write(path, text)
+            write_text(path, text)
     except OSError as error:
         reason = error.strerror or str(error)
         raise RuntimeError(
             f"--out must be a place that can be written, got {out} ({reason})"
         ) from error
     return list(texts)
-
-
-def _write(path: Path, text: str) -> None:
-    with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())

@@ -14,7 +14,7 @@ from risegrad.sandbox.figures.style import (
     BLUE,
     GREEN,
     ORANGE,
-    label_panel,
+    label_panels,
     log_axis_labels,
     new_figure,
     query_axis,
@@ -25,8 +25,7 @@ def draw_exposure(m: ExposureMeasurement) -> Figure:
     figure, panels = new_figure(2.9, 1, 2)
     _shares(panels[0], m)
     _risk(panels[1], m)
-    label_panel(panels[0], "A", "Where the squared norm goes")
-    label_panel(panels[1], "B", "Worst damage over unknown curvature")
+    label_panels(panels, ("Where the squared norm goes", "Worst damage over unknown curvature"))
     return figure
 
 

@@ -7,6 +7,7 @@ series also differs in marker or line style, so that a grey print can be read.
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Any
 
 import matplotlib
@@ -18,7 +19,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from PIL import Image
 
-from risegrad.sandbox.files import replacing
+from risegrad.files import replacing
 
 BLACK, GREY = "#000000", "#767676"
 BLUE, VERMILLION, GREEN = "#0072B2", "#D55E00", "#009E73"
@@ -97,8 +98,11 @@ def power_of_ten(value: float) -> str:
     return f"{mantissa}\\times10^{{{int(exponent)}}}"
 
 
-def label_panel(axes: Axes, letter: str, title: str) -> None:
-    axes.set_title(f"{letter}  {title}")
+def label_panels(panels: Sequence[Axes], titles: Sequence[str]) -> None:
+    """A letter and a title above each panel."""
+    letters = ascii_uppercase[: len(titles)]
+    for panel, letter, title in zip(panels, letters, titles, strict=True):
+        panel.set_title(f"{letter}  {title}")
 
 
 def _shrink(png: Path) -> None:

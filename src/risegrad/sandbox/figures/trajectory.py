@@ -12,7 +12,7 @@ from risegrad.sandbox.figures.style import (
     ORANGE,
     PURPLE,
     VERMILLION,
-    label_panel,
+    label_panels,
     new_figure,
 )
 from risegrad.sandbox.frontier import EQUAL_PROGRESS, Course, EqualProgress, Subject, efficient_part
@@ -58,8 +58,7 @@ def draw_trajectory(results: Results) -> Figure:
         f"Frontier over learning rates, {results.settings.steps} steps",
         f"Price of the noise at {EQUAL_PROGRESS:.0%} progress",
     )
-    for letter, panel, title in zip("ABCD", panels, titles, strict=True):
-        label_panel(panel, letter, title)
+    label_panels(panels, titles)
     handles, names = panels[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=3)
     return figure

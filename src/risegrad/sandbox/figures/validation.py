@@ -13,7 +13,7 @@ from risegrad.sandbox.figures.style import (
     GREEN,
     GREY,
     VERMILLION,
-    label_panel,
+    label_panels,
     log_axis_labels,
     new_figure,
     power_of_ten,
@@ -29,8 +29,7 @@ def draw_validation(results: Results) -> Figure:
     residual_panel(panels[1], results.operator)
     gap_panel(panels[2], results.gap)
     deviation_panel(panels[3], results.deviations)
-    for letter, panel, title in zip("ABCD", panels, _TITLES, strict=True):
-        label_panel(panel, letter, title)
+    label_panels(panels, _TITLES)
     return figure
 
 
@@ -41,9 +40,7 @@ def draw_rotated(results: Results) -> Figure:
     residual_panel(panels[1], results.rotated_operator)
     gap_panel(panels[2], results.rotated_gap)
     deviation_panel(panels[3], results.rotated_deviations)
-    titles = ("Entries of the mean curvature", *_TITLES[1:])
-    for letter, panel, title in zip("ABCD", panels, titles, strict=True):
-        label_panel(panel, letter, title)
+    label_panels(panels, ("Entries of the mean curvature", *_TITLES[1:]))
     return figure
 
 

@@ -1,0 +1,18 @@
+"""Names of a package that are looked up when first used: `rise --help` must not wait for torch."""
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+
+
+def lookup(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
+    """The ``__getattr__`` of a package: ``homes`` says in which module of it each name stands."""
+
+    def find(name: str) -> object:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(import_module(f"{package}.{homes[name]}"), name)
+        setattr(sys.modules[package], name, value)  # found without this function from now on
+        return value
+
+    return find
