@@ -201,6 +201,14 @@ def test_loss_is_cross_entropy_plus_penalty_and_its_gradient_is_finite(data, wei
     assert all(gradient.isfinite().all() for gradient in gradients)
 
 
+def test_weights_of_tasks_that_are_left_out_go_with_them(data, weights):
+    stream = {"tasks": ["agnews", "yahoo", "SST-2"], "leave_out": ["yahoo"]}
+    host = {"name": "o-lora", "lambda1": [0.0, 1.0, 2.0], "lambda2": [3.0, 4.0]}
+    made = make_host(read_config(config(data, weights, stream=stream, host=host)), Devices())
+    assert made.lambda1 == (0.0, 2.0)
+    assert made.lambda2 == (3.0, 4.0)
+
+
 def test_one_weight_per_task(data, weights):
     with pytest.raises(ValueError, match=r"host\.lambda1 must be one number or one per task, 3"):
         olora(data, weights, lambda1=[0.5, 0.5])

@@ -66,7 +66,10 @@ def tokenized(tokenizer: Any, texts: Sequence[str], limit: Limit, folder: Path |
     kept = _load(path, len(texts))
     if kept is None:
         kept = _tokenize(tokenizer, texts, limit)
-        _save(path, kept)
+        try:
+            _save(path, kept)
+        except OSError as error:  # a full or read-only disk is no reason to stop
+            warnings.warn(f"tokens are not kept in {folder} ({error})", stacklevel=2)
     return kept
 
 
@@ -104,7 +107,9 @@ def _load(path: Path, count: int) -> Tokens | None:
     try:
         found = load_file(path)
         tokens = Tokens(found["ids"], found["offsets"])
-        if len(tokens) != count or int(tokens.offsets[-1]) != len(tokens.ids):
+        ends = (int(tokens.offsets[0]), int(tokens.offsets[-1]))
+        shortest = min(tokens.lengths(), default=0)
+        if len(tokens) != count or ends != (0, len(tokens.ids)) or shortest < 0:
             raise ValueError("sizes do not agree")
     except (SafetensorError, OSError, KeyError, ValueError, IndexError) as error:
         warnings.warn(
