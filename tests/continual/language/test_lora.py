@@ -150,6 +150,12 @@ def test_a_model_without_q_and_v_lists_what_there_is():
         add_lora(nn.Sequential(nn.Linear(2, 2)), "strange", (), 2, 8.0, 0.0)
 
 
+def test_a_target_that_is_also_the_embedding(tokenizer):
+    settings = LanguageModelSettings(rank=2, targets=("lm_head",))
+    with pytest.raises(ValueError, match=r"got lm_head, which shares its weight with .*embed"):
+        wrap(make_model("t5", tokenizer), tokenizer, settings)
+
+
 def test_a_folder_that_is_none():
     with pytest.raises(FileNotFoundError, match=r"weights must be a folder .* got 'nowhere'"):
         load_model(LanguageModelSettings(weights="nowhere"))

@@ -137,6 +137,16 @@ def test_a_killed_run_goes_on_to_the_same_end(data, weights, tmp_path, host):
     assert without_times(run(plain, tmp_path / "killed")) == without_times(whole)
 
 
+def test_processes_that_load_batches_change_nothing(data, weights, tmp_path):
+    stream = {"tasks": ["SST-2", "RTE"]}
+    additions = [{"name": "replay", "size": 4}]
+    found = [
+        run(config(data, weights, stream=stream, additions=additions, loop={"workers": n}), folder)
+        for n, folder in ((0, tmp_path / "none"), (1, tmp_path / "one"))
+    ]
+    assert without_times(found[0]) == without_times(found[1])
+
+
 def test_seeds_differ_in_everything_but_the_examples(data, weights, tmp_path):
     stream = {"train_size": 8, "test_size": 4}
     first = run(config(data, weights, stream=stream, seed=0), tmp_path / "a")

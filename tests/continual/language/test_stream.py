@@ -102,9 +102,10 @@ def test_labels_outside_the_set_are_counted(tmp_path):
         stream_of(tmp_path, "SST-2", unknown_labels="stop")
 
 
-def test_empty_texts(tmp_path):
+@pytest.mark.parametrize("nothing", [" \n", "Text: \n", "Title: \nText:", "sentence 1:\n"])
+def test_empty_texts(tmp_path, nothing):
     folder = write_task(tmp_path, "SST-2")
-    odd = [{"sentence": "Text: a", "label": "Good"}, {"sentence": " \n", "label": "Bad"}]
+    odd = [{"sentence": "Text: a", "label": "Good"}, {"sentence": nothing, "label": "Bad"}]
     (folder / "train.json").write_text(json.dumps(odd))
     with pytest.raises(ValueError, match=r"train\.json: every example .* empty one in example 1;"):
         stream_of(tmp_path, "SST-2")
