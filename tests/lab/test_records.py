@@ -96,6 +96,10 @@ def test_unknown_keys_and_missing_run_are_fine(tmp_path: Path) -> None:
             "result.scores.accuracy.matrix.0 must be percentages in [0, 100], got [101.0]",
         ),
         (changed("result.scores.accuracy.union", [1.0]), "one number per task, 5 here, or none"),
+        (
+            changed("result.before", {"accuracy": [1.0] * 6}),
+            "result.before.accuracy must be at most 5 numbers",
+        ),
         (changed("result.notes", [1]), "result.notes must be a list of texts, got [1]"),
         (changed("run.seconds", 12), "run.seconds must be an object, got 12"),
         (json.dumps(changed("seed", 1)).replace(": 1", ": NaN", 1), "has NaN or infinity"),

@@ -44,6 +44,8 @@ class Host(ABC):
     keeps_parameters: ClassVar[bool] = True
     """Whether what one session trained trains on in the next. If not, there is nothing that an
     addition could protect, and those that would are refused."""
+    masks_classes: ClassVar[bool] = True
+    """Whether its loss is over the session's own classes unless asked for all seen."""
 
     @abstractmethod
     def begin(self, task: int) -> Session | None:

@@ -41,6 +41,9 @@ class Stream(Generic[S]):
     name: str
     tasks: tuple[Task[S], ...]
     notes: tuple[str, ...] = field(default=())
+    planned: tuple[str, ...] = field(default=())
+    """Names of all tasks of the order, those left out on purpose among them; empty: those that
+    come."""
 
     def __post_init__(self) -> None:
         if not self.tasks:

@@ -83,6 +83,8 @@ class Result:
     scores: Mapping[str, Score]
     main_score: str
     metrics: Mapping[str, float | None]
+    before: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
+    """By score, percentages on every task before the first session; empty where not measured."""
     losses: tuple[Loss, ...] = ()
     trainable: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -251,13 +253,14 @@ def _result(part: Part) -> Result:
     main_score = part.text("main_score")
     if main_score not in scores:
         raise part.fail("main_score", f"one of {sorted(scores)}")
-    metrics = part.part("metrics")
+    metrics, before = part.part("metrics"), part.part("before", optional=True)
     trainable = part.part("trainable", optional=True)
     return Result(
         tasks=tasks,
         scores=scores,
         main_score=main_score,
         metrics={name: metrics.number(name) for name in metrics.content},
+        before={name: _percentages(before, name, len(tasks)) for name in before.content},
         losses=tuple(
             Loss(p.integer("task"), p.integer("epoch"), p.number("loss"))
             for p in part.parts("losses")

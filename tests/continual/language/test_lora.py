@@ -150,6 +150,12 @@ def test_a_model_without_q_and_v_lists_what_there_is():
         add_lora(nn.Sequential(nn.Linear(2, 2)), "strange", (), 2, 8.0, 0.0)
 
 
+def test_a_target_that_is_also_the_embedding(tokenizer):
+    settings = LanguageModelSettings(rank=2, targets=("lm_head",))
+    with pytest.raises(ValueError, match=r"got lm_head, which shares its weight with .*embed"):
+        wrap(make_model("t5", tokenizer), tokenizer, settings)
+
+
 def test_a_folder_that_is_none():
     with pytest.raises(FileNotFoundError, match=r"weights must be a folder .* got 'nowhere'"):
         load_model(LanguageModelSettings(weights="nowhere"))
@@ -199,6 +205,14 @@ def test_loss_is_cross_entropy_plus_penalty_and_its_gradient_is_finite(data, wei
     loss.backward()
     gradients = [parameter.grad for parameter in session.groups[0].parameters.values()]
     assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+def test_weights_of_tasks_that_are_left_out_go_with_them(data, weights):
+    stream = {"tasks": ["agnews", "yahoo", "SST-2"], "leave_out": ["yahoo"]}
+    host = {"name": "o-lora", "lambda1": [0.0, 1.0, 2.0], "lambda2": [3.0, 4.0]}
+    made = make_host(read_config(config(data, weights, stream=stream, host=host)), Devices())
+    assert made.lambda1 == (0.0, 2.0)
+    assert made.lambda2 == (3.0, 4.0)
 
 
 def test_one_weight_per_task(data, weights):

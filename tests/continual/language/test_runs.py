@@ -58,6 +58,45 @@ def test_every_host_learns_by_every_rule(data, weights, tmp_path, host, rule):
     assert found["trainable"]["lora"] == 12 * 2 * 2 * 16
 
 
+@pytest.mark.parametrize("rule", ["isotropic-noise", "covariance-noise"])
+@pytest.mark.parametrize(
+    ("host", "on"), [*((host, "gradient") for host in HOSTS), ("seq-lora", "update")]
+)
+def test_noise_controls(data, weights, tmp_path, host, rule, on):
+    plain = config(
+        data,
+        weights,
+        stream={"tasks": ["SST-2", "RTE"], "train_size": 4, "test_size": 2},
+        host={"name": host, "zero_shot": False},
+        rule={"name": rule, "on": on},
+    )
+    losses = run(plain, tmp_path / "noise")["losses"]
+    assert losses == run(plain, tmp_path / "again")["losses"]
+    exact = run(plain | {"rule": {"name": "fo"}}, tmp_path / "exact")["losses"]
+    assert losses[0] == exact[0]  # one batch: the loss is from before the first step
+    assert losses[1] != exact[1]
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_mean_matched_on_the_update_is_a_smaller_step(data, weights, tmp_path, precision):
+    """On the gradient AdamW does not see it; on the update each tensor moves less."""
+    moved = {}
+    for on in ("gradient", "update"):
+        for name in ("fo", "mean-matched"):
+            plain = config(
+                data, weights, rule={"name": name, "on": on}, loop={"precision": precision}
+            )
+            host = make_host(read_config(plain), Devices(precision))
+            layer = next(iter(host.kit.model.layers.values()))
+            before = layer.A.detach().clone()
+            kit = host.kit
+            training = SessionTraining(host.begin(0), kit.loop, kit.devices, (), 0)
+            training.epoch(0, silent)
+            moved[name, on] = (layer.A.detach() - before).norm().item()
+    assert moved["mean-matched", "gradient"] == pytest.approx(moved["fo", "gradient"], rel=0.05)
+    assert moved["mean-matched", "update"] < 0.6 * moved["fo", "update"]
+
+
 def test_training_lowers_the_loss(data, weights, tmp_path):
     stream = {"tasks": ["SST-2"]}
     plain = config(data, weights, stream=stream, adapter={"lr": 0.02, "epochs": 12})
@@ -98,6 +137,16 @@ def test_a_killed_run_goes_on_to_the_same_end(data, weights, tmp_path, host):
     assert without_times(run(plain, tmp_path / "killed")) == without_times(whole)
 
 
+def test_processes_that_load_batches_change_nothing(data, weights, tmp_path):
+    stream = {"tasks": ["SST-2", "RTE"]}
+    additions = [{"name": "replay", "size": 4}]
+    found = [
+        run(config(data, weights, stream=stream, additions=additions, loop={"workers": n}), folder)
+        for n, folder in ((0, tmp_path / "none"), (1, tmp_path / "one"))
+    ]
+    assert without_times(found[0]) == without_times(found[1])
+
+
 def test_seeds_differ_in_everything_but_the_examples(data, weights, tmp_path):
     stream = {"train_size": 8, "test_size": 4}
     first = run(config(data, weights, stream=stream, seed=0), tmp_path / "a")
@@ -115,6 +164,77 @@ def test_replay_and_ewc_compose_with_seqlora(data, weights, tmp_path):
     assert found["losses"][1] != plain["losses"][1]
 
 
+SGD = {"optimizer": "sgd", "lr": 0.1}
+
+
+@pytest.mark.parametrize("rule", ["fo", "rise"])
+@pytest.mark.parametrize(
+    ("addition", "budget"),
+    [
+        ({"name": "agem", "size": 8, "batch": 4}, {}),
+        ({"name": "sam", "rho": 0.5}, {}),
+        ({"name": "gpm", "samples": 4}, SGD),
+    ],
+    ids=lambda value: value.get("name"),
+)
+def test_additions_that_change_gradients(data, weights, tmp_path, rule, addition, budget):
+    stream = {"tasks": ["SST-2", "RTE"]}
+    sections = {"stream": stream, "rule": {"name": rule}, "adapter": budget}
+    found = run(config(data, weights, additions=[addition], **sections), tmp_path / "with")
+    plain = run(config(data, weights, **sections), tmp_path / "without")
+    first_differs = addition["name"] == "sam"  # the others have nothing to protect yet
+    assert (found["losses"][0] != plain["losses"][0]) == first_differs
+    assert found["losses"][1] != plain["losses"][1]
+
+
+@pytest.mark.parametrize("addition", ["replay", "ewc", "agem", "gpm"])
+def test_a_killed_run_with_an_addition_goes_on_to_the_same_end(data, weights, tmp_path, addition):
+    sizes = {"replay": {"size": 4}, "ewc": {"samples": 2}, "agem": {"size": 4, "batch": 2}}
+    plain = config(
+        data,
+        weights,
+        stream={"tasks": ["SST-2", "RTE", "agnews"], "train_size": 4, "test_size": 2},
+        host={"zero_shot": False},
+        rule={"name": "rise"},
+        adapter=SGD,
+        additions=[{"name": addition} | sizes.get(addition, {"samples": 2})],
+    )
+    whole = run(plain, tmp_path / "whole")
+
+    def kill(news):
+        if news.get("task") == 3:
+            raise KilledHere
+
+    with pytest.raises(KilledHere):
+        run(plain, tmp_path / "killed", kill)
+    assert without_times(run(plain, tmp_path / "killed")) == without_times(whole)
+
+
+@pytest.mark.parametrize(
+    ("host", "addition", "rule", "message"),
+    [
+        ("seq-lora", "all-classes", "fo", "'all-classes' does not .* knows no classes to leave"),
+        ("seq-lora", "lwf", "fo", "'lwf' needs the scores of all classes seen"),
+        ("seq-lora", "agem", "zo", "'agem' needs exact gradients, but group 'lora' has rule 'zo'"),
+        ("seq-lora", "sam", "zo", "'sam' needs exact gradients"),
+        ("seq-lora", "gpm", "fo", "'gpm' does not compose with group 'lora': optimizer 'adamw'"),
+        ("inc-lora", "replay", "fo", "'replay' does not compose with host 'inc-lora'"),
+        ("o-lora", "agem", "fo", "'agem' does not compose with host 'o-lora': every session"),
+        ("o-lora", "gpm", "fo", "'gpm' does not compose with host 'o-lora'"),
+    ],
+)
+def test_additions_that_do_not_fit(data, weights, tmp_path, host, addition, rule, message):
+    plain = config(
+        data,
+        weights,
+        host={"name": host, "zero_shot": False},
+        rule={"name": rule},
+        additions=[{"name": addition}],
+    )
+    with pytest.raises(ValueError, match=message):
+        run(plain, tmp_path)
+
+
 def test_replay_composes_with_zeroth_order(data, weights, tmp_path):
     additions = [{"name": "replay", "size": 8}]
     rule = {"name": "zo", "q": 1}
@@ -127,7 +247,7 @@ def test_what_does_not_compose_is_refused(data, weights):
         read_config(plain)
 
 
-@pytest.mark.parametrize("kind", ["bert", "llama"])
+@pytest.mark.parametrize("kind", ["bert", "llama", "gpt2", "bart"])
 def test_encoders_and_decoders_too(tokenizer, data, tmp_path, kind):
     weights = save_model(tmp_path / "model", kind, tokenizer)
     found = run(config(data, weights, host={"name": "o-lora"}), tmp_path)
@@ -182,6 +302,19 @@ def test_estimate_counts_texts(data, weights):
 def test_bad_settings(data, weights, sections, message):
     with pytest.raises(ValueError, match=message):
         read_config(config(data, weights, **sections))
+
+
+def test_scores_on_validation_examples(data, weights, tmp_path):
+    stream = {"tasks": ["SST-2"], "validation": 0.25}
+    found = run(
+        config(data, weights, stream=stream, loop={"score_on": "validation"}), tmp_path / "a"
+    )
+    assert found["tasks"][0] | {"classes": 0} == {
+        "name": "SST-2", "classes": 0, "train": 9, "validation": 3, "test": 6,
+    }  # fmt: skip
+    shares = [round(100 * n / 3, 6) for n in range(4)]  # of three examples, not of six
+    for score in found["scores"].values():
+        assert round(score["matrix"][0][0], 6) in shares
 
 
 def test_no_validation_examples_to_score_on(data, weights, tmp_path):

@@ -13,7 +13,7 @@ from risegrad.continual.language.run import make_host, read_config
 from risegrad.continual.language.scoring import hits, normalized, written
 
 PROMPTS = ["one two three", "red", "four five six seven good bad"]
-LABELS = ["World", "Science or Technology", "very negative", "Good"]
+LABELS = ["World", "Science or Technology", "very negative", "negative", "very", "Good"]
 
 
 @pytest.mark.parametrize(
@@ -71,6 +71,31 @@ def test_label_scores_are_those_of_brute_force(tokenizer, kind, monkeypatch):
     torch.testing.assert_close(found, torch.tensor(expected), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["t5", "gpt2", "llama"])
+@torch.no_grad()
+def test_padding_changes_neither_answers_nor_scores(tokenizer, kind):
+    """A decoder's prompts are padded on the left; also in half precision no pad leaks in."""
+    model = model_of(kind, tokenizer)
+    rows = [torch.tensor(ids) for ids in tokenizer(PROMPTS)["input_ids"]]
+    labels = [answer(tokenizer, label) for label in LABELS]
+
+    def answers(texts):
+        source, mask = padded(texts, 0, "left" if model.kind == "decoder" else "right")
+        encoded = None
+        if model.kind == "seq2seq":
+            encoded = model.net.get_encoder()(input_ids=source, attention_mask=mask)
+        return written(model, source, mask, encoded), label_scores(
+            model, source, mask, labels, encoded
+        )
+
+    together, scores = answers(rows)
+    alone = [answers([row]) for row in rows]
+    assert together == [texts[0] for texts, _ in alone]
+    torch.testing.assert_close(scores, torch.cat([s for _, s in alone]), rtol=1e-4, atol=1e-4)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(answers(rows)[1], scores, rtol=0.02, atol=0.05)
+
+
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 @torch.no_grad()
 def test_writing_is_greedy(tokenizer, kind):
@@ -107,11 +132,18 @@ def test_hits_count_answers(data, weights, monkeypatch):
     assert (exact, total) == (texts.answers.count("World"), 6)
 
 
-def test_labels_outside_the_set_never_count(data, weights, monkeypatch):
+@pytest.mark.parametrize("wrote", ["", "-", "..."])
+def test_labels_outside_the_set_never_count(data, weights, monkeypatch, wrote):
+    """Of "-" in MNLI normalization leaves nothing, and of a model that writes nothing too."""
     host = make_host(read_config(config(data, weights)), Devices())
     split = host.kit.stream[0].test
     object.__setattr__(split, "labels", (-1,) * len(split))
-    assert hits(host.kit, 0, "test")[1] == 0
+    object.__setattr__(split, "answers", ("-",) * len(split))
+    monkeypatch.setattr(
+        "risegrad.continual.language.scoring.written",
+        lambda _, source, *rest: [wrote] * len(source),
+    )
+    assert hits(host.kit, 0, "test").tolist() == [0, 0, 6]
 
 
 def test_an_encoder_chooses_among_all_labels_or_its_own(tokenizer, data, tmp_path):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from risegrad.continual.batches import epoch_batches
 from risegrad.continual.language.items import Answered, TextItems
@@ -57,6 +58,28 @@ def test_a_damaged_file_is_made_anew(tokenizer, tmp_path, damage):
         again = tokenized(tokenizer, TEXTS, Limit(100), tmp_path)
     assert torch.equal(first.ids, again.ids)
     assert torch.equal(tokenized(tokenizer, TEXTS, Limit(100), tmp_path).ids, first.ids)
+
+
+def test_offsets_that_go_back_are_damage(tokenizer, tmp_path):
+    first = tokenized(tokenizer, TEXTS, Limit(100), tmp_path)
+    (path,) = tmp_path.iterdir()
+    save_file({"ids": first.ids, "offsets": first.offsets[[0, 2, 1, 3]]}, path)
+    with pytest.warns(UserWarning, match=r"damaged, made anew \(sizes do not agree\)"):
+        tokenized(tokenizer, TEXTS, Limit(100), tmp_path)
+
+
+def test_no_texts_are_kept_too(tokenizer, tmp_path, recwarn):
+    for _ in range(2):
+        assert len(tokenized(tokenizer, [], Limit(100), tmp_path)) == 0
+    assert not recwarn.list
+
+
+def test_a_folder_that_cannot_be_written(tokenizer, tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    with pytest.warns(UserWarning, match=r"tokens are not kept in .*file"):
+        found = tokenized(tokenizer, TEXTS, Limit(100), blocked)
+    assert found.lengths() == [4, 2, 7]
 
 
 def test_where_the_cache_lies(monkeypatch, tmp_path):

@@ -240,9 +240,38 @@ def test_other_scores_and_metrics_have_tables(tmp_path: Path) -> None:
     content = record("FO", 0, domain="language", tasks=2)
     content["result"]["scores"]["constrained"] = {"matrix": [[90.0], [70.0, 80.0]], "union": []}
     content["result"]["metrics"]["odd_one"] = 4.0
-    odd, constrained = only(built(tmp_path, content)).more
+    chapter = only(built(tmp_path, content))
+    (odd,) = chapter.more
     assert cells(odd)["FO"] == (Cell("4.00", order=4.0),)
-    assert [cell and cell.text for cell in cells(constrained)["FO"]] == ["75.00", "80.00", "20.00"]
+    assert chapter.scores is not None
+    assert chapter.scores.groups == [("accuracy", 3), ("constrained", 3)]
+    texts = [cell and cell.text for cell in cells(chapter.scores)["FO"]]
+    assert texts[3:] == ["75.00", "80.00", "20.00"]
+    assert texts[:3] == [cell and cell.text for cell in cells(chapter.results)["FO"][:3]]
+
+
+def test_zero_shot_scores_stand_beside_the_others(tmp_path: Path) -> None:
+    content = record("FO", 0, domain="language", tasks=2)
+    result = content["result"]
+    result["scores"]["constrained"] = {"matrix": [[90.0], [70.0, 80.0]], "union": []}
+    result["before"] = {"accuracy": [0.0, 5.0], "constrained": [40.0, 60.0]}
+    result["metrics"]["forward_transfer"] = 3.0
+    report = built(tmp_path, content, record("no zero-shot", 0, domain="language", tasks=2))
+    chapter = only(report)
+    assert chapter.scores is not None
+    titles = [column.title for column in chapter.scores.columns]
+    assert titles == ["Zero-shot", "Avg", "Last", "Fgt"] * 2
+    found = cells(chapter.scores)
+    assert [cell and cell.text for cell in found["FO"]][::4] == ["2.50", "50.00"]
+    assert found["no zero-shot"][0] is None
+    assert "FWT" in [column.title for column in chapter.results.columns]
+    shown = page(report)
+    assert shown.index("Zero-shot") < shown.index("Compared with the baseline")
+    assert re.search(r">nothing<.*?40\.00.*?60\.00", shown, re.DOTALL)
+
+
+def test_one_score_needs_no_second_table(tmp_path: Path) -> None:
+    assert only(built(tmp_path, record("FO", 0))).scores is None
 
 
 def test_plain_text_for_a_terminal(tmp_path: Path) -> None:

@@ -50,6 +50,8 @@ def check_session(session: Session, addition: Addition) -> None:
 def _nothing_to_do(host: type[Host], addition: Addition) -> str:
     if host.trains == "never":
         return "nothing trains there"
+    if addition.every_class and not host.masks_classes:
+        return "its loss knows no classes to leave out, so it is over all of them anyway"
     if not addition.needs_past:
         return ""
     if host.trains == "first":

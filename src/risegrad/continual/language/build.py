@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from risegrad.continual.stream import Stream, Task
 from risegrad.continual.streams.picks import chosen, share
 
 HOLD_OUT, TRAIN, VALIDATION, TEST = range(4)  # purposes of choices: each has its own seed
+PURPOSES = {"train": TRAIN, "test": TEST}
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,8 @@ def build_stream(settings: LanguageStreamSettings) -> Stream[TextSplit]:
         raise FileNotFoundError(
             f"neither a train nor a test file for {', '.join(missing)} in {settings.data!r} "
             f"(NAME/train.json, NAME/test.json, or .json.gz); "
-            f"stream.leave_out={missing!r} leaves them out and says so in the record"
+            f"--set 'stream.leave_out={json.dumps(missing)}' leaves them out and says so in the "
+            "record"
         )
     notes = _order_notes(settings)
     tasks = []
@@ -47,15 +50,33 @@ def build_stream(settings: LanguageStreamSettings) -> Stream[TextSplit]:
         task, told = _task(POOL[name], source, settings)
         tasks.append(task)
         notes += told
-    return Stream(settings.name, tuple(tasks), tuple(notes))
+    return Stream(settings.name, tuple(tasks), tuple(notes), settings.planned)
 
 
 def _source(settings: LanguageStreamSettings, task: TextTask) -> Source | None:
     if settings.source == "hub":
         from risegrad.continual.language.hub import read_hub
 
-        return read_hub(task)
+        return read_hub(task, lambda purpose, count: _rows(settings, task, purpose, count))
     return read_folder(settings.data, task)
+
+
+def _rows(
+    settings: LanguageStreamSettings, task: TextTask, purpose: str, count: int
+) -> Sequence[int]:
+    """Which rows of a dataset on the hub are used: as many as the benchmark has, unless told."""
+    size, key = _sizes(settings, task)[purpose], _key(settings, task, PURPOSES[purpose])
+    picked = chosen(np.arange(count), size, *key)[0] if size < count else np.arange(count)
+    return [int(row) for row in picked]
+
+
+def _sizes(settings: LanguageStreamSettings, task: TextTask) -> dict[str, int]:
+    """Training and test examples that are wanted; 0 means all of them."""
+    usual = (task.train, task.test) if settings.source == "hub" else (0, 0)
+    return {
+        "train": settings.train_size or usual[0],
+        "test": settings.test_size or usual[1],
+    }
 
 
 def _order_notes(settings: LanguageStreamSettings) -> list[str]:
@@ -72,18 +93,14 @@ def _task(
     task: TextTask, source: Source, settings: LanguageStreamSettings
 ) -> tuple[Task[TextSplit], list[str]]:
     train, test, notes = _halves(task, source, settings)
-    from_hub = settings.source == "hub"
-    sizes = (
-        settings.train_size or (task.train if from_hub else 0),
-        settings.test_size or (task.test if from_hub else 0),
-    )
-    train = _some(train, sizes[0], _key(settings, task, TRAIN))
+    sizes = _sizes(settings, task)
+    train = _some(train, sizes["train"], _key(settings, task, TRAIN))
     aside = share(len(train), settings.validation)
     picked, rest = chosen(np.arange(len(train)), aside, *_key(settings, task, VALIDATION))
     parts = {
         "train": [train[i] for i in rest],
         "validation": [train[i] for i in picked],
-        "test": _some(test, sizes[1], _key(settings, task, TEST)),
+        "test": _some(test, sizes["test"], _key(settings, task, TEST)),
     }
     for purpose in ("train", "test"):
         if not parts[purpose]:

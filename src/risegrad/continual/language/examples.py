@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,12 +10,22 @@ from dataclasses import dataclass
 from risegrad.continual.language.settings import LanguageStreamSettings
 
 SHOWN = 5
+FIELD = re.compile(
+    r"^(Title|Text|sentence [12]|(first|second) sentence|question|passage|paragraph"
+    r"|candidate answer|word):",
+    re.MULTILINE,
+)
+"""How the benchmark names the parts of a text; a text of names alone is empty."""
 
 
 @dataclass(frozen=True)
 class Example:
     sentence: str
     label: str
+
+    @property
+    def empty(self) -> bool:
+        return not FIELD.sub("", self.sentence).strip()
 
 
 @dataclass(frozen=True)
@@ -40,14 +51,14 @@ def checked(
     """The examples that are used, and notes on the others."""
     notes = []
     kept = list(enumerate(part.examples))
-    empty = [number for number, example in kept if not example.sentence.strip()]
+    empty = [number for number, example in kept if example.empty]
     if empty:
         if settings.empty_texts == "stop":
             raise ValueError(
                 f"{part.where}: every example must have a text, got an empty one in "
                 f"{_places(empty)}; stream.empty_texts='drop' leaves such examples out"
             )
-        kept = [(number, example) for number, example in kept if example.sentence.strip()]
+        kept = [(number, example) for number, example in kept if not example.empty]
         notes.append(f"{task}: {len(empty)} examples with empty text left out ({_places(empty)})")
     known = set(labels)
     unknown = [number for number, example in kept if example.label not in known]

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
-from risegrad.continual.checks import check_number
+from risegrad.checks import check_number
 from risegrad.continual.host import Host, Score, saved_parameters
+from risegrad.continual.language.build import TextSplit
 from risegrad.continual.language.items import TextBatch
 from risegrad.continual.language.kit import LanguageKit
 from risegrad.continual.language.lora import folded
@@ -19,6 +20,7 @@ from risegrad.continual.language.names import SUMMARIES
 from risegrad.continual.language.scoring import hits
 from risegrad.continual.seeds import generator_for
 from risegrad.continual.session import Group, Session
+from risegrad.continual.stream import Stream
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class LanguageHost(Host):
     summary: ClassVar[str]
     default_rule: ClassVar[str] = "fo"
     main_score = "exact_match"
+    masks_classes = False
     Settings: ClassVar[type[HostSettings]] = HostSettings
 
     def __init__(self, kit: LanguageKit, settings: Any) -> None:
@@ -167,7 +170,7 @@ class IncLora(LanguageHost):
 
 @dataclass(frozen=True)
 class OLoraSettings(HostSettings):
-    """The weights of the two penalties: one number, or one per task."""
+    """The weights of the two penalties: one number, or one per task (also those left out)."""
 
     lambda1: float | tuple[float, ...] = 0.5
     """Of the overlap of the new A with each earlier one."""
@@ -193,20 +196,15 @@ class OLora(IncLora):
     Settings = OLoraSettings
 
     def __init__(self, kit: LanguageKit, settings: OLoraSettings) -> None:
-        for field in ("lambda1", "lambda2"):
-            value = getattr(settings, field)
-            if isinstance(value, tuple) and len(value) != len(kit.stream):
-                raise ValueError(
-                    f"host.{field} must be one number or one per task, {len(kit.stream)} here, "
-                    f"got {len(value)}"
-                )
+        self.lambda1 = _per_task("lambda1", settings.lambda1, kit.stream)
+        self.lambda2 = _per_task("lambda2", settings.lambda2, kit.stream)
         super().__init__(kit, settings)
 
     def loss(self, task: int, batch: TextBatch) -> Tensor:
         return self.kit.loss(batch) + self.penalty(task)
 
     def penalty(self, task: int) -> Tensor | float:
-        first, second = _at(self.settings.lambda1, task), _at(self.settings.lambda2, task)
+        first, second = self.lambda1[task], self.lambda2[task]
         total: Tensor | float = 0.0
         for layer in self.kit.model.layers.values():
             if first and layer.past_A is not None:
@@ -216,8 +214,22 @@ class OLora(IncLora):
         return total
 
 
-def _at(value: float | tuple[float, ...], task: int) -> float:
-    return value[task] if isinstance(value, tuple) else value
+def _per_task(
+    field: str, value: float | tuple[float, ...], stream: Stream[TextSplit]
+) -> tuple[float, ...]:
+    """One weight per task that comes; of a list for the whole order, those left out go."""
+    if not isinstance(value, tuple):
+        return (value,) * len(stream)
+    if len(value) == len(stream):
+        return value
+    if len(value) == len(stream.planned):
+        come = {task.name for task in stream}
+        return tuple(
+            weight for name, weight in zip(stream.planned, value, strict=True) if name in come
+        )
+    raise ValueError(
+        f"host.{field} must be one number or one per task, {len(stream)} here, got {len(value)}"
+    )
 
 
 HOSTS: dict[str, type[LanguageHost]] = {host.name: host for host in (SeqLora, IncLora, OLora)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,34 +131,59 @@ HUB: dict[str, HubTask] = {
 }
 
 
-def read_hub(task: TextTask) -> Source:
-    """A task's training and test split, downloaded or from the local cache of ``datasets``."""
-    datasets: Any = importlib.import_module("datasets")
+Choose = Callable[[str, int], Sequence[int]]
+"""Of "train" or "test" and a number of rows: the rows that are used."""
+
+
+def read_hub(task: TextTask, choose: Choose) -> Source:
+    """A task's training and test examples, downloaded or from the local cache of ``datasets``.
+
+    Some datasets have millions of rows, so only the chosen ones are looked at.
+    """
     hub = HUB[task.name]
-    try:
-        found: Any = datasets.load_dataset(hub.path, hub.config)
-    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
-        raise FileNotFoundError(
-            f"{task.name}: the dataset {hub.path!r} is not on the hub or not reachable "
-            f"({type(error).__name__}: {error}); read files with stream.source=folder "
-            "stream.data=PATH where there is no network"
-        ) from error
+    found = _load(task, hub)
     missing = [split for split in ("train", hub.test) if split not in found]
     if missing:
         raise ValueError(
             f"{task.name}: {hub.path!r} must have the splits train and {hub.test}, "
             f"got {', '.join(found)}"
         )
-    parts = (
-        Part(f"{hub.path}:{split}", as_examples(hub, found[split])) for split in ("train", hub.test)
-    )
+    parts = []
+    for purpose, split in (("train", "train"), ("test", hub.test)):
+        rows = found[split].select(choose(purpose, len(found[split])))
+        try:
+            examples = as_examples(hub, rows)
+        except KeyError as error:
+            raise ValueError(
+                f"{task.name}: {hub.path!r} must have the column {error}, "
+                f"got {', '.join(rows.column_names)}"
+            ) from error
+        parts.append(Part(f"{hub.path}:{split}", examples))
     return Source(task.labels, *parts)
 
 
-def as_examples(hub: HubTask, rows: Any) -> tuple[Example, ...]:
+def _load(task: TextTask, hub: HubTask) -> Any:
+    datasets: Any = importlib.import_module("datasets")
+    try:
+        return datasets.load_dataset(hub.path, hub.config)
+    # A RuntimeError is a dataset that is a script: newer versions of the library run none.
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        raise FileNotFoundError(
+            f"{task.name}: the dataset {hub.path!r} is not on the hub or not reachable "
+            f"({type(error).__name__}: {error}); read files with stream.source=folder "
+            "stream.data=PATH where there is no network"
+        ) from error
+
+
+def as_examples(hub: HubTask, rows: Iterable[Row]) -> tuple[Example, ...]:
     """Rows in the benchmark's form; a number without a label text stands for itself."""
     names = {hub.first + n: label for n, label in enumerate(hub.labels)}
-    return tuple(
-        Example(hub.sentence(row), names.get(int(row[hub.label]), str(row[hub.label])))
-        for row in rows
-    )
+    return tuple(_example(hub, names, row) for row in rows)
+
+
+def _example(hub: HubTask, names: Mapping[int, str], row: Row) -> Example:
+    """Some reviews have no title and some questions no text: that is empty, not "None"."""
+    label = row[hub.label]
+    given = {column: "" if value is None else value for column, value in row.items()}
+    known = label is not None and int(label) in names
+    return Example(hub.sentence(given), names[int(label)] if known else str(label))

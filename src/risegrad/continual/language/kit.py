@@ -47,6 +47,8 @@ class LanguageKit:
             width = int(self.model.net.config.hidden_size)
             generator = generator_for(self.seed, "head")
             self.classifier = LabelHead(width, self.labels, generator).to(device)
+        else:
+            self._check_answers()
         settings = self.model.settings
         self.limit = prompt_limit(self.model.tokenizer, settings.source_length, settings.cut)
 
@@ -92,6 +94,7 @@ class LanguageKit:
 
     def _tokens(self, split: TextSplit) -> Answered:
         prompts: Tokens = tokenized(self.model.tokenizer, split.prompts, self.limit, self.cache)
+        self._check_positions(prompts)
         texts = tuple(dict.fromkeys(split.answers))
         places = {text: place for place, text in enumerate(texts)}
         classes = {label: place for place, label in enumerate(self.labels)}
@@ -102,6 +105,31 @@ class LanguageKit:
             tuple(self.written(text) for text in texts) if writes else (),
             tuple(classes.get(answer, -1) for answer in split.answers),
         )
+
+    def _check_answers(self) -> None:
+        """A label that is cut short could never be written in full, and two may become one."""
+        most = self.model.settings.target_length
+        for label in self.labels:
+            size = len(self.model.tokenizer(label, add_special_tokens=False)["input_ids"]) + 1
+            if size > most:
+                raise ValueError(
+                    f"model.target_length must hold every label and its end: {label!r} has {size} "
+                    f"tokens, got {most}"
+                )
+
+    def _check_positions(self, prompts: Tokens) -> None:
+        """Models with a table of positions fail on longer texts, and not with these words."""
+        positions = getattr(self.model.net.config, "max_position_embeddings", None)
+        if positions is None:
+            return
+        settings = self.model.settings
+        rest = positions - (settings.target_length if self.model.kind == "decoder" else 0)
+        longest = max(prompts.lengths(), default=0)
+        if longest > rest:
+            raise ValueError(
+                f"{self.model.model_type} has {positions} positions, which leaves {rest} for a "
+                f"prompt, and one has {longest} tokens: set model.source_length to {rest} or less"
+            )
 
     def _check_labels(self, task: int) -> None:
         unknown = sum(place < 0 for place in self.stream[task].train.labels)

@@ -86,11 +86,6 @@ def _after_prompts(
 
     The source is padded on the left. The last token of a label is only predicted, never read.
     """
-    if not model.accepts("position_ids"):
-        raise ValueError(
-            f"constrained scoring of a decoder needs position_ids, which {model.model_type} "
-            "does not take"
-        )
     device, width = source.device, source.shape[1]
     read = [label[:-1] for label in labels]
     inputs = torch.cat([*read, torch.empty(0, dtype=torch.int64)]).to(device)
@@ -98,7 +93,7 @@ def _after_prompts(
     inside = _inside(block)
     steps = torch.cat([torch.arange(len(ids)) for ids in read]).to(device)
     total = torch.zeros(len(source), len(labels), device=device)
-    for part in _parts(len(source), len(inputs) + 1):
+    for part in _parts(len(source), width + len(inputs)):
         size, shown = len(source[part]), mask[part].bool()
         allowed = torch.zeros(size, width + len(inputs), width + len(inputs), dtype=torch.bool)
         allowed = allowed.to(device)

@@ -98,6 +98,7 @@ def add_lora(
 ) -> dict[str, StackedLora]:
     """Put LoRA on the layers with these names; the layers by their full names, all else frozen."""
     found = _targets(model, model_type, targets)
+    _check_tied(model, found)
     conv = any(isinstance(m, Conv1D) for n, m in model.named_modules() if _last(n) in found)
     config = LoraConfig(
         r=rank,
@@ -146,6 +147,22 @@ def _targets(model: nn.Module, model_type: str, targets: tuple[str, ...]) -> tup
         f"{wanted} must be linear layers of the model ({model_type}); it has "
         f"{', '.join(there) or 'none'}"
     )
+
+
+def _check_tied(model: nn.Module, names: tuple[str, ...]) -> None:
+    """A weight that is also an embedding's would change there too once LoRA is folded into it."""
+    tables = {
+        id(module.weight): name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Embedding)
+    }
+    for name, module in model.named_modules():
+        table = tables.get(id(getattr(module, "weight", None)))
+        if table and _last(name) in names and not isinstance(module, nn.Embedding):
+            raise ValueError(
+                f"model.targets must have weights of their own, got {name}, which shares its "
+                f"weight with {table}"
+            )
 
 
 def _last(name: str) -> str:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from safetensors import SafetensorError
 from torch import nn
 
-from risegrad.continual.checks import check_choice, check_number
+from risegrad.checks import check_choice, check_number
 from risegrad.continual.language.lora import StackedLora, add_lora
 
 KINDS = ("auto", "seq2seq", "decoder", "encoder")
@@ -91,9 +92,10 @@ def load_model(settings: LanguageModelSettings) -> LanguageModel:
         }
         net = classes[kind].from_pretrained(place, config=config)
         tokenizer = transformers.AutoTokenizer.from_pretrained(place)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         hint = "" if settings.weights else "; without a network give model.weights=FOLDER"
         raise RuntimeError(f"model {place!r} could not be loaded{hint} ({error})") from error
+    _check_tokenizer(tokenizer, place, writes=kind != "encoder")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     net.float()
@@ -116,7 +118,26 @@ def wrap(
         settings.dropout,
     )
     net.eval()
-    return LanguageModel(kind, net, tokenizer, layers, settings)
+    model = LanguageModel(kind, net, tokenizer, layers, settings)
+    if kind == "decoder" and not model.accepts("position_ids"):
+        raise ValueError(
+            f"constrained scoring of a decoder needs position_ids, which {model.model_type} "
+            "does not take"
+        )
+    return model
+
+
+def _check_tokenizer(tokenizer: Any, place: str, writes: bool) -> None:
+    """Where its files are missing, transformers makes an empty one and says nothing."""
+    ids = tokenizer("True Answer", add_special_tokens=False)["input_ids"]
+    if not tokenizer.decode(ids, skip_special_tokens=True).strip():
+        raise ValueError(
+            f"the tokenizer of {place!r} must know words, got none: are its files there "
+            "(tokenizer.json or a vocabulary)?"
+        )
+    needed = "eos_token" if writes else "pad_token"
+    if tokenizer.eos_token_id is None and (writes or tokenizer.pad_token_id is None):
+        raise ValueError(f"the tokenizer of {place!r} must have the {needed}, got none")
 
 
 def _kind(settings: LanguageModelSettings, config: Any) -> Literal["seq2seq", "decoder", "encoder"]:

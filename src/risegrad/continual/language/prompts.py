@@ -27,6 +27,8 @@ def _ending(tokenizer: Any) -> int:
     """How many special tokens stand at the end of every text."""
     ids: list[int] = tokenizer("a")["input_ids"]
     special = set(tokenizer.all_special_ids)
+    # One that does not know the letter reads it as unknown, which is special too but no end.
+    special -= {tokenizer.unk_token_id} - {tokenizer.eos_token_id}
     count = 0
     while count < len(ids) and ids[-1 - count] in special:
         count += 1

@@ -40,8 +40,10 @@ def hits(kit: LanguageKit, task: int, split: str) -> Tensor:
     for start in range(0, len(order), size):
         indices = order[start : start + size]
         exact, chosen = _answers(kit, task, data, indices)
+        # A label outside the set is never right, also where nothing is left of it: "-" is "".
         right[0] += sum(
-            answer == normalized(texts.answers[i]) for answer, i in zip(exact, indices, strict=True)
+            texts.labels[i] >= 0 and answer == normalized(texts.answers[i])
+            for answer, i in zip(exact, indices, strict=True)
         )
         right[1] += sum(place == texts.labels[i] for place, i in zip(chosen, indices, strict=True))
         right[2] += len(indices)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from risegrad.continual.checks import check_choice, check_number
+from risegrad.checks import check_choice, check_number
 from risegrad.continual.language.tasks import ORDERS, POOL
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +18,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+
+from risegrad.files import replacing
 
 VERSION = 1
 """Of the way of tokenizing: a change makes older files unknown."""
@@ -66,7 +67,10 @@ def tokenized(tokenizer: Any, texts: Sequence[str], limit: Limit, folder: Path |
     kept = _load(path, len(texts))
     if kept is None:
         kept = _tokenize(tokenizer, texts, limit)
-        _save(path, kept)
+        try:
+            _save(path, kept)
+        except OSError as error:  # a full or read-only disk is no reason to stop
+            warnings.warn(f"tokens are not kept in {folder} ({error})", stacklevel=2)
     return kept
 
 
@@ -104,7 +108,9 @@ def _load(path: Path, count: int) -> Tokens | None:
     try:
         found = load_file(path)
         tokens = Tokens(found["ids"], found["offsets"])
-        if len(tokens) != count or int(tokens.offsets[-1]) != len(tokens.ids):
+        ends = (int(tokens.offsets[0]), int(tokens.offsets[-1]))
+        shortest = min(tokens.lengths(), default=0)
+        if len(tokens) != count or ends != (0, len(tokens.ids)) or shortest < 0:
             raise ValueError("sizes do not agree")
     except (SafetensorError, OSError, KeyError, ValueError, IndexError) as error:
         warnings.warn(
@@ -116,10 +122,5 @@ def _load(path: Path, count: int) -> Tokens | None:
 
 def _save(path: Path, tokens: Tokens) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, partial = tempfile.mkstemp(suffix=".partial", dir=path.parent)
-    os.close(handle)
-    try:
-        save_file({"ids": tokens.ids, "offsets": tokens.offsets}, partial)
-        os.replace(partial, path)
-    finally:
-        Path(partial).unlink(missing_ok=True)
+    with replacing(path) as temporary:
+        save_file({"ids": tokens.ids, "offsets": tokens.offsets}, temporary)

@@ -139,6 +139,8 @@ def _chapter(chapter: Chapter, identities: Iterator[str]) -> Iterator[Markup]:
     yield tag("p", summary_line(experiment), class_="lead")
     yield tag("h3", "Results")
     yield html_table(chapter.results, next(identities))
+    if chapter.scores:
+        yield html_table(chapter.scores, next(identities))
     yield tag("h3", "Compared with the baseline")
     if chapter.differences:
         yield tag("div", *map(_finding, chapter.findings), class_="findings")

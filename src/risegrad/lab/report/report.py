@@ -19,7 +19,7 @@ from risegrad.lab.report.findings import Finding, caveat, findings
 from risegrad.lab.report.paper_layout import paper_layouts
 from risegrad.lab.report.plots.queries import sweeps
 from risegrad.lab.report.rows import Experiment, gather
-from risegrad.lab.report.scores import score_names, score_table
+from risegrad.lab.report.scores import score_table
 from risegrad.lab.report.tables import Table
 
 PAPER_CAUTION = (
@@ -34,6 +34,8 @@ class Chapter:
 
     experiment: Experiment
     results: Table
+    scores: Table | None
+    """all scores side by side, where there are several"""
     differences: tuple[Difference, ...]
     findings: tuple[Finding, ...]
     caveat: str
@@ -41,11 +43,11 @@ class Chapter:
     """the differences as a table"""
     costs: Table | None
     more: tuple[Table, ...]
-    """sweeps over q, other metrics and other scores, as far as there are any"""
+    """sweeps over q and other metrics, as far as there are any"""
 
     def tables(self) -> list[Table]:
         """All of them, in the order of the page."""
-        given = (self.results, self.compared, self.costs, *self.more)
+        given = (self.results, self.scores, self.compared, self.costs, *self.more)
         return [table for table in given if table]
 
 
@@ -80,11 +82,11 @@ def _chapter(experiment: Experiment) -> Chapter:
     more = [
         *(query_sweep(rows, of) for of, rows in sweeps(experiment)),
         other_metrics(experiment),
-        *(score_table(experiment, score) for score in score_names(experiment)[1:]),
     ]
     return Chapter(
         experiment,
         results(experiment),
+        score_table(experiment),
         found,
         tuple(findings(found)),
         caveat(experiment, found),

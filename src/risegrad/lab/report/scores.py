@@ -7,8 +7,8 @@ from collections.abc import Callable
 from risegrad.lab.records import Record
 from risegrad.lab.report.contents import column, measured
 from risegrad.lab.report.metric_names import PAPER, Metric
-from risegrad.lab.report.rows import Experiment
-from risegrad.lab.report.tables import Line, Table, by_section, ranked
+from risegrad.lab.report.rows import Experiment, ResultRow
+from risegrad.lab.report.tables import Cell, Column, Line, Table, by_section, ranked
 
 
 def score_names(experiment: Experiment) -> list[str]:
@@ -18,24 +18,52 @@ def score_names(experiment: Experiment) -> list[str]:
     return list(mains | dict.fromkeys(name for run in runs for name in run.result.scores))
 
 
-def score_table(experiment: Experiment, score: str) -> Table:
-    """Avg, Last and Fgt of another score, as the paper defines them for the record's domain."""
+def score_table(experiment: Experiment) -> Table | None:
+    """All scores side by side, each also before the stream; None where there is one score only.
+
+    Avg, Last and Fgt are those that the paper defines for the record's domain.
+    """
+    names = score_names(experiment)
+    ahead = any(run.result.before for run in experiment.runs())
+    if len(names) < 2 and not ahead:
+        return None
     lines = (
-        (row.section, Line(row.label, tuple(measured(row.spread(_of(m, score))) for m in PAPER)))
+        (row.section, Line(row.label, tuple(c for s in names for c in _cells(row, s, ahead))))
         for row in experiment.rows
     )
-    caption = f"{score} in {experiment.name}, in percent: mean ± standard deviation over seeds"
-    return ranked(Table(caption, "Method", tuple(map(column, PAPER)), by_section(lines)))
+    columns = (column for score in names for column in _columns(score, ahead))
+    caption = f"Scores of {experiment.name} in percent: mean ± standard deviation over seeds"
+    notes = ("Zero-shot: mean over all tasks before the stream.",) if ahead else ()
+    return ranked(Table(caption, "Method", tuple(columns), by_section(lines), notes))
+
+
+def _columns(score: str, ahead: bool) -> list[Column]:
+    zero = Column("Zero-shot", score, 0, "mean over all tasks before the stream")
+    return [zero] * ahead + [column(metric, score) for metric in PAPER]
+
+
+def _cells(row: ResultRow, score: str, ahead: bool) -> list[Cell | None]:
+    zero = measured(row.spread(lambda run: _mean_before(run, score)))
+    return [zero] * ahead + [measured(row.spread(_of(metric, score))) for metric in PAPER]
+
+
+def _mean_before(run: Record, score: str) -> float | None:
+    """The mean over tasks of what the model could do before it learned anything."""
+    found = run.result.before.get(score, ())
+    known = [value for value in found if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(found) else None
 
 
 def _of(metric: Metric, score: str) -> Callable[[Record], float | None]:
     def value(run: Record) -> float | None:
-        # Imported late: it brings torch, and most reports have one score only.
-        from risegrad.continual.metrics import summary_language, summary_vision
-
+        if score == run.result.main_score and metric.key in run.result.metrics:
+            return run.result.metrics[metric.key]
         found = run.result.scores.get(score)
         if found is None:
             return None
+        # Imported late: it brings torch, and most reports have one score only.
+        from risegrad.continual.metrics import summary_language, summary_vision
+
         try:
             if run.setting("domain") == "language":
                 summary = summary_language(found.matrix)

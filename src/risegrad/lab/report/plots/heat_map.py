@@ -76,6 +76,13 @@ def mean_matrix(row: ResultRow, score: str) -> Matrix:
     return [[at(t, i) for i in range(size)] for t in range(size)]
 
 
+def mean_before(row: ResultRow, score: str) -> list[Spread | None]:
+    """What the model could do on every task before the stream."""
+    found = [run.result.before.get(score, ()) for run in row.runs]
+    size = len(row.runs[0].result.tasks)
+    return [spread(values[i] for values in found if i < len(values)) for i in range(size)]
+
+
 def _cell(
     count: int, shades: tuple[float, float], what: str, t: int, i: int, value: Spread
 ) -> Markup:
@@ -118,10 +125,13 @@ def _edges(count: int) -> list[Markup]:
 
 
 def _table(matrix: Matrix, names: list[str], row: ResultRow, score: str) -> Table:
-    lines = (
+    lines = [
         Line(f"session {t + 1}", tuple(measured(value) for value in line))
         for t, line in enumerate(matrix)
-    )
+    ]
+    before = mean_before(row, score)
+    if any(before):
+        lines.insert(0, Line("nothing", tuple(measured(value) for value in before)))
     columns = (Column(f"task {i + 1}", explanation=name) for i, name in enumerate(names))
     caption = f"{score} of {row.label} in percent, mean ± standard deviation over seeds"
     return Table(caption, "After", tuple(columns), (Section("", tuple(lines)),))
