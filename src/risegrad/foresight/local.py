@@ -17,7 +17,7 @@ from risegrad.curvature.objective import Objective
 from risegrad.curvature.operators import Kind
 from risegrad.curvature.report import plain
 from risegrad.curvature.space import make_space, trained_parameters
-from risegrad.curvature.validation import Bench, Outcome, step_sizes_for, validate
+from risegrad.curvature.validation import RULES, Bench, Outcome, step_sizes_for, validate
 from risegrad.foresight.build import Problem, build, warm_up
 from risegrad.foresight.checkpoint import (
     Checkpoint,
@@ -75,7 +75,8 @@ class LocalResult:
             },
             "quadratic_up_to": [
                 {"checkpoint": point.steps, "steps": count, "curvature": curvature,
-                 "step_size": breaking_point(point.outcomes, curvature, count)}
+                 "step_size": {rule: breaking_point(point.outcomes, curvature, count, rule)
+                               for rule in RULES}}
                 for point in self.checkpoints for count in lengths for curvature in self.curvatures
             ],
             "checkpoints": [asdict(point) for point in self.checkpoints],

@@ -25,7 +25,8 @@ def local_summary(found: LocalResult) -> str:
     for count in found.settings.validation.steps:
         lines += ["", f"updates of {count} step{'s' if count > 1 else ''}"]
         lines += table([HEAD, *map(agreement_cells, found.agreements(count))])
-    lines += ["", *_ends(found), "", *table([SPREAD_HEAD, *spread_rows(found)])]
+    lines += ["", *table([ENDS_HEAD, *ends_rows(found)])]
+    lines += ["", *table([SPREAD_HEAD, *spread_rows(found)])]
     return "\n".join(lines)
 
 
@@ -42,20 +43,20 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def _ends(found: LocalResult) -> list[str]:
-    """Up to which of the measured step sizes predictions stay within a quarter of the truth."""
-    lines = []
+ENDS_HEAD = ("within 25% up to", "steps", "curvature", *RULES, "measured")
+
+
+def ends_rows(found: LocalResult) -> list[tuple[str, ...]]:
+    """The step sizes up to which each rule's updates are predicted within a quarter."""
+    rows = []
     for point in found.checkpoints:
+        measured = f"{min(point.step_sizes):.3g} to {max(point.step_sizes):.3g}"
         for count in found.settings.validation.steps:
             for curvature in found.curvatures:
-                last = breaking_point(point.outcomes, curvature, count)
-                sizes = point.step_sizes
-                reach = "at none of the sizes" if last is None else f"up to {last:.3g}"
-                lines.append(
-                    f"checkpoint {point.steps}, {count} step(s), {curvature}: within 25% of the "
-                    f"truth {reach} (measured {min(sizes):.3g} to {max(sizes):.3g})"
-                )
-    return lines
+                ends = (breaking_point(point.outcomes, curvature, count, rule) for rule in RULES)
+                sizes = ("none" if end is None else f"{end:.3g}" for end in ends)
+                rows.append((f"checkpoint {point.steps}", str(count), curvature, *sizes, measured))
+    return rows
 
 
 SPREAD_HEAD = ("RISE draws", "step size", "mean", "predicted", "std", "predicted", "score")

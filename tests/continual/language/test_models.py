@@ -10,9 +10,10 @@ from transformers import BloomConfig, BloomForCausalLM, PreTrainedTokenizerFast
 
 from continual.language.tiny_text import config, save_model, write_task
 from risegrad.continual.devices import Devices
-from risegrad.continual.language.kit import _ending
 from risegrad.continual.language.model import LanguageModelSettings, load_model, wrap
+from risegrad.continual.language.prompts import prompt_limit
 from risegrad.continual.language.run import make_host, read_config
+from risegrad.continual.language.tokens import Limit
 
 
 def copied(weights, folder):
@@ -93,7 +94,5 @@ def test_an_unknown_letter_is_no_end():
     few.post_processor = processors.TemplateProcessing(
         single="$A </s>", special_tokens=[("</s>", 1)]
     )
-    assert (
-        _ending(PreTrainedTokenizerFast(tokenizer_object=few, eos_token="</s>", unk_token="<u>"))
-        == 1
-    )
+    made = PreTrainedTokenizerFast(tokenizer_object=few, eos_token="</s>", unk_token="<u>")
+    assert prompt_limit(made, 10, "end") == Limit(10, tail=1)
