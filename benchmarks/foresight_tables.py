@@ -26,6 +26,21 @@ def agreement_table(name: str) -> str:
     return "\n".join(rows)
 
 
+def ends_table(name: str) -> str:
+    """Up to which step size each rule's updates were predicted within a quarter of the truth."""
+    found = _record("local", name)["quadratic_up_to"]
+    rules = list(found[0]["step_size"])
+    rows = [
+        f"| checkpoint | steps | curvature | {' | '.join(rules)} |",
+        f"|---:|---:|---|{'---:|' * len(rules)}",
+    ]
+    for row in found:
+        sizes = (row["step_size"][rule] for rule in rules)
+        cells = ("none" if size is None else f"{size:.3g}" for size in sizes)
+        rows.append(_line((row["checkpoint"], row["steps"], row["curvature"], *cells)))
+    return "\n".join(rows)
+
+
 def draws_table(name: str) -> str:
     """One-step draws of RISE beside the mean and the deviation that the moments gave them."""
     rows = [

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.foresight_tables import agreement_table, diagnosis_table, draws_table
+from benchmarks.foresight_tables import agreement_table, diagnosis_table, draws_table, ends_table
 from risegrad.lab.experiment import load_experiment
 from risegrad.lab.records import Record, read_records
 
@@ -80,6 +80,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "digits-frontier": digits_table,
     **{name: partial(experiment_table, name) for name in EXPERIMENTS},
     **{f"local-{name}": partial(agreement_table, name) for name in LOCAL},
+    **{f"ends-{name}": partial(ends_table, name) for name in LOCAL},
     **{f"draws-{name}": partial(draws_table, name) for name in LOCAL},
     **{f"diagnosis-{name}": partial(diagnosis_table, name) for name in LOCAL},
 }

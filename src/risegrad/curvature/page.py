@@ -17,6 +17,7 @@ table { border-collapse: collapse; font-size: 13px }
 th, td { padding: 2px 10px; text-align: right; border-bottom: 1px solid #8884 }
 th:first-child, td:first-child { text-align: left }
 .wide { overflow-x: auto }
+.row { display: flex; flex-wrap: wrap; gap: 1rem }
 svg { max-width: 100%; height: auto; display: block; margin: 1rem 0 }
 """
 MOST_BARS = 20

@@ -17,17 +17,24 @@ HEAD = ("curvature", "updates", "rank corr.", "damage corr.", "sign", "RISE<FO",
 
 def local_summary(found: LocalResult) -> str:
     """Agreement of each curvature, where the quadratic picture ends, and the predicted draws."""
-    lines = [
-        f"local validation: {found.blocks} blocks, {found.parameters:,} parameters, "
-        f"{len(found.outcomes)} updates at {len(found.checkpoints)} checkpoints, "
-        f"{found.seconds:.0f} s"
-    ]
+    lines = [f"local validation: {_head(found)}"]
     for count in found.settings.validation.steps:
-        lines += ["", f"updates of {count} step{'s' if count > 1 else ''}"]
+        lines += ["", _updates_of(count)]
         lines += table([HEAD, *map(agreement_cells, found.agreements(count))])
     lines += ["", *table([ENDS_HEAD, *ends_rows(found)])]
     lines += ["", *table([SPREAD_HEAD, *spread_rows(found)])]
     return "\n".join(lines)
+
+
+def _head(found: LocalResult) -> str:
+    return (
+        f"{found.blocks} blocks, {found.parameters:,} parameters, {len(found.outcomes)} updates at "
+        f"{len(found.checkpoints)} checkpoints, {found.seconds:.0f} s"
+    )
+
+
+def _updates_of(steps: int) -> str:
+    return f"updates of {steps} step{'s' if steps > 1 else ''}"
 
 
 def agreement_cells(row: Agreement) -> tuple[str, ...]:
@@ -72,11 +79,29 @@ def spread_rows(found: LocalResult) -> list[tuple[str, ...]]:
 
 def local_page(found: LocalResult, title: str = "Local validation") -> str:
     """Scatter plots of prediction against truth, one per curvature and number of steps."""
-    parts: list[str] = [f"<pre>{escape(local_summary(found))}</pre>"]
+    parts = [f"<p>{escape(_head(found))}</p>"]
     for count in found.settings.validation.steps:
-        parts.append(html_table(HEAD, map(agreement_cells, found.agreements(count))))
-        parts.extend(_plot(found, curvature, count) for curvature in found.curvatures)
+        plots = "".join(_plot(found, curvature, count) for curvature in found.curvatures)
+        parts += [
+            f"<h2>{_updates_of(count).capitalize()}</h2>",
+            html_table(HEAD, map(agreement_cells, found.agreements(count))),
+            f'<div class="row">{plots}</div>',
+        ]
+    parts += [
+        "<h2>Where the quadratic picture breaks</h2>",
+        html_table(ENDS_HEAD, ends_rows(found)),
+        "<h2>Draws of RISE and their predicted moments</h2>",
+        html_table(SPREAD_HEAD, spread_rows(found)),
+        GLOSSARY,
+    ]
     return document(title, parts)
+
+
+GLOSSARY = """<p>Every update is a point: what the historical loss did, against what the curvature
+had predicted from the same batches. Rank corr.: of predicted and true change; damage corr.: of
+their second-order parts. Sign: updates whose direction was foretold; RISE&lt;FO: draws for which it
+was foretold whether RISE would do better than FO. Score: distance of the drawn mean from the
+predicted one in standard errors.</p>"""
 
 
 def _plot(found: LocalResult, curvature: str, count: int) -> str:
@@ -84,5 +109,4 @@ def _plot(found: LocalResult, curvature: str, count: int) -> str:
     series: dict[str, Sequence[tuple[float, float]]] = {
         rule: [(o.predicted(curvature), o.true) for o in rows if o.rule == rule] for rule in RULES
     }
-    title = f"{curvature}, {count} step{'s' if count > 1 else ''}"
-    return scatter(series, title, "predicted change", "true change")
+    return scatter(series, curvature, "predicted change", "true change")
