@@ -16,7 +16,7 @@ class Settings:
 
     >>> Settings(q=0)
     Traceback (most recent call last):
-    ValueError: q must be an integer >= 1, got 0
+    ValueError: q must be an integer >= 1 and <= 4096, got 0
     """
 
     d: int = 64
