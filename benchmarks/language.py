@@ -36,6 +36,8 @@ VOCABULARY = 32128
 BATCH = 8
 BATCHES = 4
 ROUNDS = 5
+STEPS = 41
+"""Turns of single steps, where the difference is far below the noise of an epoch."""
 
 
 def model() -> T5ForConditionalGeneration:
@@ -71,10 +73,10 @@ def texts(count: int, lengths: tuple[int, int], generator: torch.Generator) -> t
     return tuple(words(size) for size in sizes)
 
 
-def kit(rule: str) -> LanguageKit:
+def kit(rule: str, batches: int) -> LanguageKit:
     """One task of random words with four labels of two words."""
     generator = torch.Generator().manual_seed(0)
-    count = BATCH * BATCHES
+    count = BATCH * batches
     labels = texts(4, (2, 3), generator)
     places = [n % 4 for n in range(count)]
     split = TextSplit(
@@ -95,8 +97,8 @@ def kit(rule: str) -> LanguageKit:
 class OneEpoch:
     """One epoch of SeqLoRA, whenever it is called."""
 
-    def __init__(self, rule: str) -> None:
-        self.kit = kit(rule)
+    def __init__(self, rule: str, batches: int = BATCHES) -> None:
+        self.kit = kit(rule, batches)
         session = SeqLora(self.kit, HostSettings("seq-lora")).begin(0)
         self.training = SessionTraining(session, self.kit.loop, self.kit.devices, (), 0)
 
@@ -191,9 +193,10 @@ def run() -> Iterator[Ratio]:
         value = measured_ratio(trainer, first_order, ROUNDS)
     name = "sequences per second: SeqLoRA by exact gradients over Hugging Face's Trainer"
     yield at_least(name, value, 1.0, detail)
-    shaped = OneEpoch("rise")
+    plain, shaped = OneEpoch("fo", 1), OneEpoch("rise", 1)
     name = "sequences per second: RISE over exact gradients, SeqLoRA"
-    yield at_least(name, measured_ratio(first_order, shaped, ROUNDS), 0.97, detail)
+    value = measured_ratio(plain, shaped, STEPS)
+    yield at_least(name, value, 0.97, f"{STEPS} pairs of steps on a batch of {BATCH}")
     first_order.kit.model.module.eval()
     for count in (5, 14):
         scores = LabelScores(first_order.kit, count)
