@@ -7,15 +7,22 @@ import shutil
 import sys
 from pathlib import Path
 
+from risegrad.continual.run import read_config
 from risegrad.lab.experiment import load_experiment
+from risegrad.lab.grid import expand
 from risegrad.lab.records import read_records
 
 RECORDS = Path(__file__).parents[1] / "experiments" / "records"
 
 
+def row_labels(name: str) -> list[str]:
+    """The rows of an experiment in the file's order, each varied value a row of its own."""
+    return list(dict.fromkeys(c.row.label for c in expand(load_experiment(name), read_config)))
+
+
 def keep(out: Path, name: str) -> int:
     """How many records were copied."""
-    labels = {row.label for row in load_experiment(name).rows}
+    labels = row_labels(name)
     records, problems = read_records([out / name])
     for problem in problems:
         print(problem, file=sys.stderr)

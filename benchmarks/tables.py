@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.foresight_tables import agreement_table, diagnosis_table, draws_table, ends_table
-from risegrad.lab.experiment import load_experiment
+from benchmarks.keep import row_labels
 from risegrad.lab.records import Record, read_records
 
 ROOT = Path(__file__).parents[1]
@@ -52,7 +52,7 @@ def experiment_table(name: str) -> str:
     records, problems = read_records([ROOT / "experiments/records" / name])
     assert not problems, problems
     groups: dict[str, list[Record]] = {}
-    order = [str(row.label) for row in load_experiment(name).rows]
+    order = row_labels(name)
     for record in sorted(records, key=lambda found: order.index(found.row.label)):
         groups.setdefault(record.row.label, []).append(record)
     language = all("constrained" in record.result.scores for record in records)
