@@ -127,6 +127,16 @@ def test_a_language_model_end_to_end(tasks, tmp_path, kind):
     assert found.totals.fo.value > 0
 
 
+def test_a_model_that_does_not_write_is_refused(tasks, tmp_path):
+    settings = parse({
+        "model": {"source": "transformers", "path": str(save_model(tmp_path, "bert"))},
+        "data": {"kind": "texts", "path": str(tasks), "historical": {"tasks": ["agnews"]},
+                 "incoming": {"tasks": ["SST-2"]}},
+    })  # fmt: skip
+    with pytest.raises(RuntimeError, match="must write answers, got an encoder"):
+        build(settings)
+
+
 def test_bad_data(tmp_path, tasks):
     path = image_file(tmp_path / "i.npz")
     part = Part(classes=(0,), batches=9)

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle, islice
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from risegrad.continual.language.model import pretrained
 from risegrad.curvature.objective import Loss, check_loss
 from risegrad.foresight.examples import image_parts, text_parts
 from risegrad.foresight.settings import ModelSettings, Settings
@@ -116,20 +117,16 @@ def _from_timm(settings: Settings) -> Problem:
 
 
 def _from_transformers(settings: Settings) -> Problem:
-    transformers = need("transformers", "language")
+    need("transformers", "language")
     s = settings.model
     place = s.path or s.name
     if not place:
         raise RuntimeError(
             "model.path is needed: a transformers folder (--model on the command line)"
         )
-    config = transformers.AutoConfig.from_pretrained(place)
-    seq2seq = bool(config.is_encoder_decoder)
-    maker = transformers.AutoModelForSeq2SeqLM if seq2seq else transformers.AutoModelForCausalLM
-    model = maker.from_pretrained(place)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(place)
-    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-    kind: Literal["seq2seq", "decoder"] = "seq2seq" if seq2seq else "decoder"
+    model, tokenizer, kind = pretrained(place)
+    if kind == "encoder":
+        raise RuntimeError(f"model {place!r} must write answers, got an encoder")
     parts = text_parts(settings.data, tokenizer, kind, settings.diagnosis.seed)
     adapted = with_lora(model, s, default=(), kept=()) if s.lora else model
     return Problem(adapted, *parts[:2], warm=parts[2])

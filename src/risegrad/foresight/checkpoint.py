@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from risegrad.curvature.agreement import Spread
@@ -40,7 +40,7 @@ class Checkpoint:
 
 def part_name(settings: Settings, steps: int) -> str:
     """A name that other settings do not share."""
-    return f"checkpoint-{steps}-{digest(as_plain(asdict(settings)))[:12]}.json"
+    return f"checkpoint-{steps}-{digest(as_plain(settings))[:12]}.json"
 
 
 def write_part(file: Path, point: Checkpoint) -> None:

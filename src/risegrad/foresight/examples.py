@@ -82,13 +82,8 @@ def text_parts(
 
 
 def _answered(tokenizer: Any, split: TextSplit, limit: Limit) -> Answered:
-    texts = list(dict.fromkeys(split.answers))
-    return Answered(
-        tokenized(tokenizer, split.prompts, limit, None),
-        tuple(texts.index(answer) for answer in split.answers),
-        tuple(answer_tokens(tokenizer, text, ANSWER_LENGTH) for text in texts),
-        classes=(),
-    )
+    prompts = tokenized(tokenizer, split.prompts, limit, None)
+    return Answered.of(prompts, split.answers, lambda t: answer_tokens(tokenizer, t, ANSWER_LENGTH))
 
 
 def _cut(

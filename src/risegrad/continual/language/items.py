@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -54,6 +54,25 @@ class Answered:
     answers: tuple[int, ...]
     written: tuple[Tensor, ...]
     classes: tuple[int, ...]
+
+    @staticmethod
+    def of(
+        prompts: Tokens,
+        answers: Sequence[str],
+        write: Callable[[str], Tensor] | None,
+        labels: Sequence[str] = (),
+    ) -> Answered:
+        """From the answers' texts; ``write`` makes tokens of one, None for a model that does not
+        write."""
+        texts = tuple(dict.fromkeys(answers))
+        places = {text: place for place, text in enumerate(texts)}
+        classes = {label: place for place, label in enumerate(labels)}
+        return Answered(
+            prompts,
+            tuple(places[answer] for answer in answers),
+            tuple(map(write, texts)) if write else (),
+            tuple(classes.get(answer, -1) for answer in answers),
+        )
 
     def answer(self, index: int) -> Tensor:
         return self.written[self.answers[index]]

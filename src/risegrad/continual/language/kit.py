@@ -95,16 +95,8 @@ class LanguageKit:
     def _tokens(self, split: TextSplit) -> Answered:
         prompts: Tokens = tokenized(self.model.tokenizer, split.prompts, self.limit, self.cache)
         self._check_positions(prompts)
-        texts = tuple(dict.fromkeys(split.answers))
-        places = {text: place for place, text in enumerate(texts)}
-        classes = {label: place for place, label in enumerate(self.labels)}
-        writes = self.model.kind != "encoder"
-        return Answered(
-            prompts,
-            tuple(places[answer] for answer in split.answers),
-            tuple(self.written(text) for text in texts) if writes else (),
-            tuple(classes.get(answer, -1) for answer in split.answers),
-        )
+        write = None if self.model.kind == "encoder" else self.written
+        return Answered.of(prompts, split.answers, write, self.labels)
 
     def _check_answers(self) -> None:
         """A label that is cut short could never be written in full, and two may become one."""

@@ -74,32 +74,40 @@ class LanguageModel:
 
 def load_model(settings: LanguageModelSettings) -> LanguageModel:
     """The model and its tokenizer, with LoRA layers that do nothing yet."""
-    import transformers
-
     place = settings.weights or settings.name
     if settings.weights and not Path(place).expanduser().is_dir():
         raise FileNotFoundError(
             f"model.weights must be a folder in the form of transformers, got {place!r}"
         )
     place = str(Path(place).expanduser()) if settings.weights else place
+    hint = "" if settings.weights else "; without a network give model.weights=FOLDER"
+    net, tokenizer, kind = pretrained(place, settings.kind, hint)
+    net.float()
+    return wrap(net, tokenizer, settings, kind)
+
+
+def pretrained(
+    place: str, kind: Literal["auto", "seq2seq", "decoder", "encoder"] = "auto", hint: str = ""
+) -> tuple[Any, Any, Literal["seq2seq", "decoder", "encoder"]]:
+    """A model of transformers, its tokenizer, which can pad, and what kind of model it is."""
+    import transformers
+
     try:
         config = transformers.AutoConfig.from_pretrained(place)
-        kind = _kind(settings, config)
+        found = _kind(config) if kind == "auto" else kind
         classes: dict[str, Any] = {
             "seq2seq": transformers.AutoModelForSeq2SeqLM,
             "decoder": transformers.AutoModelForCausalLM,
             "encoder": transformers.AutoModel,
         }
-        net = classes[kind].from_pretrained(place, config=config)
+        net = classes[found].from_pretrained(place, config=config)
         tokenizer = transformers.AutoTokenizer.from_pretrained(place)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        hint = "" if settings.weights else "; without a network give model.weights=FOLDER"
         raise RuntimeError(f"model {place!r} could not be loaded{hint} ({error})") from error
-    _check_tokenizer(tokenizer, place, writes=kind != "encoder")
+    _check_tokenizer(tokenizer, place, writes=found != "encoder")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
-    net.float()
-    return wrap(net, tokenizer, settings, kind)
+    return net, tokenizer, found
 
 
 def wrap(
@@ -140,9 +148,7 @@ def _check_tokenizer(tokenizer: Any, place: str, writes: bool) -> None:
         raise ValueError(f"the tokenizer of {place!r} must have the {needed}, got none")
 
 
-def _kind(settings: LanguageModelSettings, config: Any) -> Literal["seq2seq", "decoder", "encoder"]:
-    if settings.kind != "auto":
-        return settings.kind
+def _kind(config: Any) -> Literal["seq2seq", "decoder", "encoder"]:
     if config.is_encoder_decoder:
         return "seq2seq"
     names = getattr(config, "architectures", None) or []
