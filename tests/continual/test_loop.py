@@ -1,5 +1,8 @@
 """The loop against loops written out by hand, and what it leaves behind."""
 
+import math
+import os
+
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
@@ -232,6 +235,31 @@ def test_loop_settings_are_checked():
         Loop(batch=0)
     with pytest.raises(ValueError, match=r"precision must be one of float32, bfloat16; got 'fp8'"):
         Loop(precision="fp8")
+
+
+class OfOneProcess(torch.Tensor):
+    """As a tensor of a GPU: a forked process that touches it fails."""
+
+    home = os.getpid()
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        if os.getpid() != cls.home:
+            raise RuntimeError("Cannot re-initialize CUDA in forked subprocess")
+        return super().__torch_function__(function, types, args, kwargs)
+
+
+def test_cached_features_are_never_handed_to_workers():
+    host = host_of(host={"name": "learnable-classifier"}, loop={"workers": 2})
+    kept = host.kit.kept_features
+
+    def on_a_device(*args, **kwargs):
+        return tuple(tensor.as_subclass(OfOneProcess) for tensor in kept(*args, **kwargs))
+
+    host.kit.kept_features = on_a_device
+    training = training_of(host)
+    assert math.isfinite(training.epoch(0, silent))
+    assert [len(batch) for batch in training.examples([(0, n) for n in range(6)], 3)] == [3, 3]
 
 
 def test_bfloat16_computes_and_parameters_stay_float32(tmp_path):

@@ -33,7 +33,8 @@ class Loop:
 
     batch: int = 48
     workers: int = 0
-    """Processes that load images ahead; 0 loads in the training process."""
+    """Processes that load images or texts ahead; 0 loads in the training process, where features
+    that are computed once always stay."""
     device: str = "auto"
     precision: Literal["float32", "bfloat16"] = "float32"
     """``bfloat16`` computes under autocast; parameters, and what ``zo`` evaluates, stay float32."""
