@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from risegrad.continual.language.examples import Example, Part, Source, checked
-from risegrad.continual.language.files import read_folder
+from risegrad.continual.language.files import SUFFIXES, read_folder
 from risegrad.continual.language.settings import LanguageStreamSettings
 from risegrad.continual.language.tasks import ORDERS, POOL, TextTask
 from risegrad.continual.stream import Stream, Task
@@ -38,8 +38,9 @@ def build_stream(settings: LanguageStreamSettings) -> Stream[TextSplit]:
     missing = [name for name, source in found.items() if source is None]
     if missing:
         raise FileNotFoundError(
-            f"neither a train nor a test file for {', '.join(missing)} in {settings.data!r} "
-            f"(NAME/train.json, NAME/test.json, or .json.gz); "
+            f"neither a train nor a test file for {', '.join(missing)} in {settings.data!r}; "
+            f"looked for train and test{' and '.join(SUFFIXES)} in "
+            f"{', '.join(folder for name in missing for folder in POOL[name].folders)}; "
             f"--set 'stream.leave_out={json.dumps(missing)}' leaves them out and says so in the "
             "record"
         )
