@@ -237,6 +237,12 @@ def test_loop_settings_are_checked():
         Loop(precision="fp8")
 
 
+def test_the_result_says_what_is_odd_about_the_data(tmp_path):
+    stream = {"classes": 2, "train_per_class": 1000}
+    found = perform(read_config(config(stream=stream)), tmp_path, silent)
+    assert found["notes"][-1].startswith("train_per_class=1000 is more than there is: ")
+
+
 class OfOneProcess(torch.Tensor):
     """As a tensor of a GPU: a forked process that touches it fails."""
 

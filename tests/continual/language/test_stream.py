@@ -84,6 +84,27 @@ def test_sizes_and_validation(tmp_path):
     assert all("train " in prompt for prompt in task.validation.prompts)
 
 
+def test_sizes_beyond_what_is_there_are_noted(tmp_path):
+    write_task(tmp_path, "SST-2", train=12, test=6)
+    write_task(tmp_path, "RTE", train=20, test=8)
+    assert stream_of(tmp_path, "SST-2", "RTE", train_size=12, test_size=6).notes == ()
+    assert stream_of(tmp_path, "SST-2", "RTE", train_size=13, test_size=10).notes == (
+        "train_size=13 is more than there is: SST-2 has 12",
+        "test_size=10 is more than there is: SST-2 has 6, RTE has 8",
+    )
+
+
+def test_a_test_set_that_lacks_a_class_is_noted(tmp_path):
+    folder = write_task(tmp_path, "agnews", test=2)
+    assert stream_of(tmp_path, "agnews").notes == (
+        "agnews: no test examples for Business, Science or Technology",
+    )
+    odd = [{"sentence": f"Text: {label}", "label": label} for label in POOL["agnews"].labels]
+    (folder / "test.json").write_text(json.dumps([*odd[1:], odd[1]]))
+    assert stream_of(tmp_path, "agnews").notes == ("agnews: no test examples for World",)
+    assert len(stream_of(tmp_path, "agnews", test_size=1).notes) == 1
+
+
 def test_a_missing_task_must_be_left_out_on_purpose(tmp_path):
     write_task(tmp_path, "agnews")
     (tmp_path / "yahoo").mkdir()

@@ -16,7 +16,7 @@ SUFFIXES = (".json", ".json.gz")
 
 
 def read_folder(data: str, task: TextTask) -> Source | None:
-    """A task from the first of its ``folders`` that has one of the splits; None if there is none."""
+    """A task from the first of its ``folders`` that has a split; None if none has."""
     root = Path(data).expanduser()
     if not data or not root.is_dir():
         raise FileNotFoundError(
