@@ -29,12 +29,13 @@ from risegrad.sandbox.settings import Settings
 from risegrad.sandbox.simulate import generator
 from risegrad.sandbox.spectrum import Spectrum
 from risegrad.sandbox.speed import Speed, measure_speed
+from risegrad.sandbox.sweep import SweepPoint, measure_sweep
 from risegrad.sandbox.trajectory import Tasks, make_tasks
 
 TRAJECTORY_D = 64  # the recursions cost d^3 per step and learning rate
 SPEED_QUERIES = (1, 4, 16, 64)
 COMPARED_QUERIES = 2  # the query count at which the paper gives the blockwise ratio
-STAGES = 11
+STAGES = 12
 
 Tick = Callable[[str], None]
 """Called before each of the ``STAGES`` stages with a few words about it."""
@@ -49,6 +50,7 @@ class Results:
     gap: GapMeasurement
     deviations: list[Deviation]
     exposure: ExposureMeasurement
+    sweep: list[SweepPoint]
     rotated_operator: OperatorMeasurement
     rotated_gap: GapMeasurement
     rotated_deviations: list[Deviation]
@@ -76,6 +78,8 @@ def run(settings: Settings, tick: Tick = lambda words: None) -> Results:
     deviations = _deviations(wide, s, QUERIES, "deviation")
     tick("exposure")
     exposure = measure_exposure(s.d, sorted({*QUERIES, s.q}), s.samples, s.seed)
+    tick("signal and deviation")
+    sweep = measure_sweep(spectrum, s.large_d, s.q, s.samples // 8, s.seed)
     tick("rotated: mean curvature")
     rotated_operator = measure_operator(turned, s.q, s.samples, s.seed, "rotated operator")
     tick("rotated: damage gap")
@@ -101,6 +105,7 @@ def run(settings: Settings, tick: Tick = lambda words: None) -> Results:
         gap=gap,
         deviations=deviations,
         exposure=exposure,
+        sweep=sweep,
         rotated_operator=rotated_operator,
         rotated_gap=rotated_gap,
         rotated_deviations=rotated_deviations,
