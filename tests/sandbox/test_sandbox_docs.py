@@ -82,10 +82,10 @@ def quoted(content: dict[str, Any]) -> list[str]:
         f"deviation falls from {small['deviation_exact']:.3f} to {whole['deviation_exact']:.3f}",
         f"a signal of {along['signal_exact']:.3f} and a deviation of "
         f"{along['deviation_exact']:.3f}, both worse",
-        f"Blocks of 16 keep {across['signal_exact']:.3f} of the signal and lower the deviation to "
-        f"{across['deviation_exact']:.3f}: the ratio rises from {whole['ratio_exact']:.2f} to "
-        f"{across['ratio_exact']:.2f} at q=4, from {one[0]:.2f} to {one[1]:.2f} at q=1, and falls "
-        f"from {many[0]:.2f} to {many[1]:.2f} at q=16",
+        f"Blocks of 16 have a signal of {across['signal_exact']:.3f} and a deviation of "
+        f"{across['deviation_exact']:.3f}: the ratio to one another rises from one block's "
+        f"{whole['ratio_exact']:.2f} to {across['ratio_exact']:.2f} at q=4, from {one[0]:.2f} to "
+        f"{one[1]:.2f} at q=1, and falls from {many[0]:.2f} to {many[1]:.2f} at q=16",
         f"is {max(content['closed_form_errors'].values()):.1e} (`closed_form_errors`)",
         f"{speed[0]:.1f} times as fast at q=1, {speed[1]:.1f} at q=4, "
         f"{speed[2]:.0f} at q=16, {speed[3]:.0f} at q=64",
