@@ -88,17 +88,12 @@ def run(settings: Settings, tick: Tick = lambda words: None) -> Results:
     large = rotated(spectrum, s.large_d, generator(s.seed, "large rotation"))
     rotated_deviations = _deviations(large, s, ROTATED_QUERIES, "rotated deviation")
     tick("trajectory: recursions and walks")
-    courses = [
-        measure_course(tasks, subject, s.q, s.steps, s.seed)
-        for subject in subjects(len(tasks.shift), s.block)
-    ]
+    courses = _courses(tasks, s)
     tick("trajectory: equal progress")
     equal = measure_equal_progress(tasks, s.q, s.block)
     tick("closed forms")
     closed_forms = closed_form_errors(turned, s.q, s.block, tasks)
-    ratios = ratio_by_gradient(wide, COMPARED_QUERIES, s.block, s.seed)
     tick("speed of the samplers")
-    speed = [measure_speed(s.large_d, q, s.seed) for q in SPEED_QUERIES]
     return Results(
         settings=s,
         operator=operator,
@@ -113,8 +108,8 @@ def run(settings: Settings, tick: Tick = lambda words: None) -> Results:
         courses=courses,
         equal_progress=equal,
         closed_forms=closed_forms,
-        ratio_by_gradient=ratios,
-        speed=speed,
+        ratio_by_gradient=ratio_by_gradient(wide, COMPARED_QUERIES, s.block, s.seed),
+        speed=[measure_speed(s.large_d, q, s.seed) for q in SPEED_QUERIES],
     )
 
 
@@ -132,3 +127,11 @@ def _deviations(
             draws = generator(s.seed, f"{purpose}/{block}/{q}/{sampler}")
             found.append(measure_deviation(problem, g, q, block, samples, draws, sampler))
     return found
+
+
+def _courses(tasks: Tasks, s: Settings) -> list[Course]:
+    """One trajectory per rule, and one of RISE in blocks."""
+    return [
+        measure_course(tasks, subject, s.q, s.steps, s.seed)
+        for subject in subjects(len(tasks.shift), s.block)
+    ]
