@@ -1,5 +1,8 @@
 """The loop against loops written out by hand, and what it leaves behind."""
 
+import math
+import os
+
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
@@ -9,11 +12,13 @@ from risegrad.attachment import attach
 from risegrad.continual.batches import epoch_batches
 from risegrad.continual.budget import Budget
 from risegrad.continual.checkpoint import Checkpoints
+from risegrad.continual.devices import Devices
 from risegrad.continual.learn import Learner
 from risegrad.continual.progress import silent
 from risegrad.continual.run import perform, read_config
 from risegrad.continual.seeds import seed_for
 from risegrad.continual.train import Loop, SessionTraining
+from risegrad.continual.vision.run import make_host
 from risegrad.shapers import Rise
 from risegrad.zeroth_order import spsa
 
@@ -92,6 +97,50 @@ def test_a_session_equals_a_loop_by_hand(rule):
     found = [*host.adapters.parameters(), *host.head.parameters()]
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
     assert host.adapters[0].up.weight.abs().max() > 0, "something must have been learned"
+
+
+def slopes_of(monkeypatch, precision, **settings):
+    """The slopes of every estimate of one session, two epochs with dropout in the adapters."""
+    found = []
+
+    def listening(*args, **kwargs):
+        found.append(spsa(*args, **kwargs))
+        return found[-1]
+
+    monkeypatch.setattr("risegrad.continual.train.spsa", listening)
+    plain = config(rule={"name": "zo", "q": 2}, loop={"precision": precision}, **settings)
+    host = make_host(read_config(plain), Devices(precision, "cpu"))
+    training = training_of(host)
+    for epoch in range(2):
+        training.epoch(epoch, silent)
+    return [estimate.projected for estimate in found]
+
+
+def test_zeroth_order_evaluates_in_float32_whatever_the_precision(monkeypatch):
+    slopes = {name: slopes_of(monkeypatch, name) for name in ("float32", "bfloat16")}
+    assert len(slopes["float32"]) == 6
+    assert slopes["bfloat16"] == slopes["float32"]
+
+
+def test_the_exact_head_beside_it_still_computes_in_bfloat16(monkeypatch):
+    host = {"name": "zo-fc"}
+    slopes = {name: slopes_of(monkeypatch, name, host=host) for name in ("float32", "bfloat16")}
+    assert slopes["bfloat16"][0] == slopes["float32"][0]
+    assert slopes["bfloat16"][1] != slopes["float32"][1], "the head's first step was in bfloat16"
+    for one, other in zip(*slopes.values(), strict=True):
+        assert one == pytest.approx(other, rel=0.1, abs=0.05)
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_zeroth_order_refuses_a_model_in_half_precision(kind):
+    host = host_of(rule={"name": "zo"})
+    host.adapters.to(kind)
+    message = rf"zo needs a model in float32, .*adapter\.0\..* is {kind}; call \.float\(\)"
+    with pytest.raises(ValueError, match=message):
+        training_of(host)
+    exact = host_of(rule={"name": "fo"})
+    exact.adapters.to(kind)
+    training_of(exact)
 
 
 def test_a_group_stops_when_its_budget_is_spent():
@@ -186,6 +235,37 @@ def test_loop_settings_are_checked():
         Loop(batch=0)
     with pytest.raises(ValueError, match=r"precision must be one of float32, bfloat16; got 'fp8'"):
         Loop(precision="fp8")
+
+
+def test_the_result_says_what_is_odd_about_the_data(tmp_path):
+    stream = {"classes": 2, "train_per_class": 1000}
+    found = perform(read_config(config(stream=stream)), tmp_path, silent)
+    assert found["notes"][-1].startswith("train_per_class=1000 is more than there is: ")
+
+
+class OfOneProcess(torch.Tensor):
+    """As a tensor of a GPU: a forked process that touches it fails."""
+
+    home = os.getpid()
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        if os.getpid() != cls.home:
+            raise RuntimeError("Cannot re-initialize CUDA in forked subprocess")
+        return super().__torch_function__(function, types, args, kwargs)
+
+
+def test_cached_features_are_never_handed_to_workers():
+    host = host_of(host={"name": "learnable-classifier"}, loop={"workers": 2})
+    kept = host.kit.kept_features
+
+    def on_a_device(*args, **kwargs):
+        return tuple(tensor.as_subclass(OfOneProcess) for tensor in kept(*args, **kwargs))
+
+    host.kit.kept_features = on_a_device
+    training = training_of(host)
+    assert math.isfinite(training.epoch(0, silent))
+    assert [len(batch) for batch in training.examples([(0, n) for n in range(6)], 3)] == [3, 3]
 
 
 def test_bfloat16_computes_and_parameters_stay_float32(tmp_path):

@@ -36,6 +36,14 @@ def test_the_table_is_the_records(page: str, content: dict[str, Any]) -> None:
         assert f"| {cells} |" in page
 
 
+def swept(content: dict[str, Any], course: str, block: int, q: int = 4) -> dict[str, Any]:
+    """A point of figure 6."""
+    key = {"course": course, "block": block, "q": q}
+    found = (p for p in content["panels"]["sweep"] if key.items() <= p.items())
+    point: dict[str, Any] = next(found)
+    return point
+
+
 def quoted(content: dict[str, Any]) -> list[str]:
     """Every other number of the page, with words around it, as the record has it."""
     panels = content["panels"]
@@ -48,6 +56,12 @@ def quoted(content: dict[str, Any]) -> list[str]:
     wide, narrow = (
         next(p for p in panels["rotated_deviation"] if p["q"] == 2 and p["block"] == block)
         for block in (256, 16)
+    )
+    small, whole = (swept(content, "dimensions", size) for size in (16, 256))
+    along, across = (swept(content, name, 16) for name in ("blocks", "rotated blocks"))
+    one, many = (
+        [swept(content, "rotated blocks", block, q)["ratio_exact"] for block in (256, 16)]
+        for q in (1, 16)
     )
     speed = [point["ratio"] for point in content["speed"]]
     error = panels["operator"]["relative_errors_in_eigenbasis"][0]
@@ -64,6 +78,14 @@ def quoted(content: dict[str, Any]) -> list[str]:
         f"RISE forgets {excess['rise'][1]:.1%} more than FO in 16 steps and "
         f"{excess['rise'][-1]:.1%} more in 256",
         f"in blocks of 16, {blocked[1]:.1%} and {blocked[-1]:.1%}",
+        f"the signal grows from {small['signal_exact']:.3f} to {whole['signal_exact']:.3f} and the "
+        f"deviation falls from {small['deviation_exact']:.3f} to {whole['deviation_exact']:.3f}",
+        f"a signal of {along['signal_exact']:.3f} and a deviation of "
+        f"{along['deviation_exact']:.3f}, both worse",
+        f"Blocks of 16 have a signal of {across['signal_exact']:.3f} and a deviation of "
+        f"{across['deviation_exact']:.3f}: the ratio to one another rises from one block's "
+        f"{whole['ratio_exact']:.2f} to {across['ratio_exact']:.2f} at q=4, from {one[0]:.2f} to "
+        f"{one[1]:.2f} at q=1, and falls from {many[0]:.2f} to {many[1]:.2f} at q=16",
         f"is {max(content['closed_form_errors'].values()):.1e} (`closed_form_errors`)",
         f"{speed[0]:.1f} times as fast at q=1, {speed[1]:.1f} at q=4, "
         f"{speed[2]:.0f} at q=16, {speed[3]:.0f} at q=64",

@@ -17,11 +17,18 @@ from risegrad.sandbox.damage import (
 )
 from risegrad.sandbox.exact import closed_form_errors, cubature, curvature_by_cubature
 from risegrad.sandbox.exposure import measure_exposure
-from risegrad.sandbox.problem import Quadratic, diagonal, even_gradient, rotated
+from risegrad.sandbox.problem import (
+    Quadratic,
+    diagonal,
+    even_gradient,
+    leaning_gradient,
+    rotated,
+)
 from risegrad.sandbox.sensitivity import ratio_by_gradient
 from risegrad.sandbox.simulate import generator
 from risegrad.sandbox.spectrum import Spectrum
 from risegrad.sandbox.speed import measure_speed
+from risegrad.sandbox.sweep import COURSES, measure_sweep
 from risegrad.sandbox.trajectory import make_tasks
 
 BOUND = 5  # standard errors
@@ -188,3 +195,45 @@ def test_blocks_lower_the_deviation_or_raise_it_as_the_gradient_lies() -> None:
     measured = found[0].measured / found[1].measured
     exact = ratios["along the most curved direction"]
     assert abs(measured / exact - 1) < BOUND * (errors[0] ** 2 + errors[1] ** 2) ** 0.5
+
+
+def test_the_leaning_gradient_has_twice_the_average_curvature(problem: Quadratic) -> None:
+    g = leaning_gradient(problem, generator(0, "g"))
+    assert g.norm().item() == pytest.approx(1)
+    assert (g @ problem.H @ g).item() == pytest.approx(min(2, problem.eigenvalues.square().mean()))
+    wide = rotated(HARMONIC, 48, generator(0, "wide"))
+    g = leaning_gradient(wide, generator(0, "g"))
+    assert (g @ wide.H @ g).item() == pytest.approx(2)
+
+
+def test_the_measured_signal_and_deviation_are_the_exact_ones() -> None:
+    points = measure_sweep(HARMONIC, 32, 3, 6000, 0)
+    assert {point.course for point in points} == set(COURSES)
+    for point in points:
+        signal = abs(point.signal - point.signal_exact) / point.signal_error
+        deviation = abs(point.deviation - point.deviation_exact) / point.deviation_error
+        assert max(signal, deviation) < BOUND, point
+
+
+def test_the_signal_of_one_block_is_the_papers() -> None:
+    """``G_q = tau |g|^2 (lam_dir - lam_avg) / 2``, with a curvature of 2 over an average of 1."""
+    for point in measure_sweep(HARMONIC, 64, 3, 640, 0):
+        if point.block == point.d and point.d > 8:
+            assert point.signal_exact == pytest.approx(point.d / (point.q + point.d + 1) / 2)
+
+
+def test_blocks_help_where_they_cut_through_the_eigenvectors() -> None:
+    """What docs/sandbox.md says of figure 6: on the axes they cost signal and add deviation."""
+    found = {(p.course, p.block): p for p in measure_sweep(HARMONIC, 64, 1, 640, 0) if p.q == 1}
+    whole, along, across = (
+        found[name, size] for name, size in (("blocks", 64), ("blocks", 8), ("rotated blocks", 8))
+    )
+    assert along.signal_exact < 0.5 * whole.signal_exact
+    assert along.deviation_exact > whole.deviation_exact
+    assert across.signal_exact > 0.8 * whole.signal_exact
+    assert across.deviation_exact < 0.7 * whole.deviation_exact
+
+
+def test_dimensions_that_a_spectrum_does_not_have_are_left_out() -> None:
+    points = measure_sweep(Spectrum.parse("spiked:5,20"), 32, 1, 640, 0)
+    assert {point.d for point in points if point.course == "dimensions"} == {8, 16, 32}

@@ -109,6 +109,21 @@ def test_the_record_holds_every_rule_with_its_frontier(content: dict[str, Any]) 
         assert distance <= 5 * simulated["standard_error"] + 1e-12
 
 
+def test_the_record_holds_signal_and_deviation_of_every_point(content: dict[str, Any]) -> None:
+    points = content["panels"]["sweep"]
+    sizes = {(p["course"], p["d"], p["block"]) for p in points}
+    dimensions = {("dimensions", d, d) for d in (2, 4, 8, 16)}
+    blocks = {(course, 16, b) for course in ("blocks", "rotated blocks") for b in (2, 4, 8, 16)}
+    assert sizes == dimensions | blocks
+    assert {p["q"] for p in points} == {1, 2, 4, 16}
+    assert len(points) == 4 * len(sizes)
+    for point in points:
+        assert point["samples"] == SMALL.samples // 8
+        assert point["ratio"] == point["signal"] / point["deviation"]
+        assert point["ratio_exact"] == point["signal_exact"] / point["deviation_exact"]
+        assert 0 <= point["below_fo"] <= 1
+
+
 def timeless(results: Results) -> dict[str, Any]:
     return {name: part for name, part in record(results).items() if name != "speed"}
 
@@ -161,7 +176,7 @@ def test_the_smallest_problem_with_one_block_still_gives_every_panel() -> None:
         drawn = {name: draw(whole) for name, draw in FIGURES.items()}
     panels = {name: len(figure.axes) for name, figure in drawn.items()}
     # Figure 1 has a colour bar, figures 2 and 4 have an enlargement in panel C.
-    assert list(panels.values()) == [4, 4, 2, 4, 4]
+    assert list(panels.values()) == [4, 4, 2, 4, 4, 6]
 
 
 def test_the_summary_shows_ours_the_papers_and_the_files(results: Results) -> None:

@@ -68,9 +68,12 @@ class _Batches(Dataset[B]):
 def load(
     items: Items[B], refs: Sequence[Sequence[Ref]], epoch: int, *, workers: int, pin: bool = False
 ) -> Iterator[B]:
-    """The batches in order; ``workers`` processes fetch ahead, 0 fetches here."""
+    """The batches in order; ``workers`` processes fetch ahead, 0 fetches here.
+
+    What is at hand anyway is always fetched here.
+    """
     batches = _Batches(items, refs, epoch)
-    if workers == 0 or len(refs) < 2:
+    if workers == 0 or items.at_hand or len(refs) < 2:
         return (batches[position] for position in range(len(refs)))
     # Without a generator of its own a DataLoader takes a number from the global one.
     return iter(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from torch import Tensor, device, nn
 from torch.nn import Parameter
@@ -29,6 +29,10 @@ B_co = TypeVar("B_co", covariant=True, bound=Batch)
 
 class Items(Protocol[B_co]):
     """Training examples by reference. Picklable, so that worker processes can fetch them."""
+
+    at_hand: ClassVar[bool]
+    """Whether they are in memory, maybe on a device: then nothing is gained by worker processes,
+    and tensors of a device must not be touched there."""
 
     def fetch(self, refs: Sequence[Ref], epoch: int) -> B_co: ...
 

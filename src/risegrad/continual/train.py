@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from risegrad.continual.seeds import seed_for
 from risegrad.continual.session import Batch, Group, Ref, Session
 from risegrad.zeroth_order import spsa
 
+HALF = (torch.bfloat16, torch.float16)
+
 
 @dataclass(frozen=True)
 class Loop:
@@ -30,10 +33,11 @@ class Loop:
 
     batch: int = 48
     workers: int = 0
-    """Processes that load images ahead; 0 loads in the training process."""
+    """Processes that load images or texts ahead; 0 loads in the training process, where features
+    that are computed once always stay."""
     device: str = "auto"
     precision: Literal["float32", "bfloat16"] = "float32"
-    """``bfloat16`` computes under autocast; parameters stay float32."""
+    """``bfloat16`` computes under autocast; parameters, and what ``zo`` evaluates, stay float32."""
     compile: bool = False
     """Compile the frozen backbone with ``torch.compile``."""
     cache: Literal["auto", "never"] = "auto"
@@ -148,7 +152,8 @@ class SessionTraining:
         parameters = self.exact_parameters
         for parameter in parameters.values():
             parameter.grad = None
-        loss = self._loss(batch, size, every_class, penalties)
+        with self.devices.autocast():
+            loss = self._loss(batch, size, every_class, penalties)
         if loss.requires_grad:
             loss.backward()  # type: ignore[no-untyped-call]
         self.devices.total_gradients(parameters.values())
@@ -158,12 +163,11 @@ class SessionTraining:
         """This process's part of the mean over a batch of ``size`` in all processes."""
         if len(batch) == 0:
             return torch.zeros((), device=self.devices.device)
-        with self.devices.autocast():
-            additions = self.additions if penalties else ()
-            loss, logits = self._bare_loss(batch, every_class, additions)
-            for addition in additions:
-                extra = addition.penalty(self.session, batch, logits)
-                loss = loss if extra is None else loss + extra
+        additions = self.additions if penalties else ()
+        loss, logits = self._bare_loss(batch, every_class, additions)
+        for addition in additions:
+            extra = addition.penalty(self.session, batch, logits)
+            loss = loss if extra is None else loss + extra
         return loss.float() * (len(batch) / size)
 
     def _bare_loss(
@@ -198,7 +202,10 @@ class SessionTraining:
         return loss
 
     def _estimate(self, batch: Batch, size: int, every_class: bool) -> Tensor:
-        """Zeroth-order gradients: one perturbation of all such groups, as MeZO does."""
+        """Zeroth-order gradients: one perturbation of all such groups, as MeZO does.
+
+        Never under autocast: two losses of bfloat16 that differ by ``epsilon`` differ by rounding.
+        """
         groups = [group for group in self._active if not group.rule.exact]
         rule = groups[0].rule
         named = [
@@ -251,6 +258,14 @@ def _check_zeroth_order(session: Session) -> None:
     zeroth = [group.rule for group in session.groups if not group.rule.exact]
     if len(set(zeroth)) > 1:
         raise ValueError(f"all zeroth-order groups must have one rule, got {zeroth}")
+    held = itertools.chain(session.parameters.items(), session.module.named_parameters())
+    half = next((pair for pair in held if pair[1].dtype in HALF), None)
+    if zeroth and half is not None:
+        raise ValueError(
+            "the rule zo needs a model in float32, because a difference of two losses does not "
+            f"survive half precision: {half[0]} is {half[1].dtype}; call .float() on the model "
+            "before its host begins"
+        )
 
 
 def _require_gradients(parameters: Iterable[Parameter], required: bool) -> None:

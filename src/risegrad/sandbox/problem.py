@@ -56,6 +56,20 @@ def random_rotation(d: int, generator: torch.Generator) -> Tensor:
     return rotation
 
 
+def leaning_gradient(problem: Quadratic, generator: torch.Generator) -> Tensor:
+    """A unit gradient whose curvature is twice the average, or less where that is not to be had.
+
+    Its energy along eigenvector i is a mixture of even, ``1 / d``, and proportional to curvature,
+    ``lam_i / d``; the signs are random. The excess over the average is then the same in every
+    dimension, and only the dimension changes. (The average of the sandbox's spectra is one.)
+    """
+    share = min(1.0, 1 / (float(problem.eigenvalues.square().mean()) - 1))
+    energy = (1 - share + share * problem.eigenvalues) / problem.d
+    coins = torch.randint(0, 2, (problem.d,), generator=generator).to(torch.float64)
+    gradient: Tensor = problem.basis @ ((2 * coins - 1) * energy.sqrt())
+    return gradient
+
+
 def even_gradient(d: int, generator: torch.Generator) -> Tensor:
     """A unit gradient with the same energy in every coordinate and random signs.
 

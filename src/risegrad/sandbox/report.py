@@ -92,6 +92,10 @@ def record(results: Results) -> Json:
             "gap": _gap(results.gap),
             "deviation": [asdict(point) for point in results.deviations],
             "exposure": asdict(results.exposure),
+            "sweep": [
+                asdict(point) | {"ratio": point.ratio, "ratio_exact": point.ratio_exact}
+                for point in results.sweep
+            ],
             "rotated_operator": _operator(results.rotated_operator),
             "rotated_gap": _gap(results.rotated_gap),
             "rotated_deviation": [asdict(point) for point in results.rotated_deviations],

@@ -29,12 +29,13 @@ from risegrad.sandbox.settings import Settings
 from risegrad.sandbox.simulate import generator
 from risegrad.sandbox.spectrum import Spectrum
 from risegrad.sandbox.speed import Speed, measure_speed
+from risegrad.sandbox.sweep import SweepPoint, measure_sweep
 from risegrad.sandbox.trajectory import Tasks, make_tasks
 
 TRAJECTORY_D = 64  # the recursions cost d^3 per step and learning rate
 SPEED_QUERIES = (1, 4, 16, 64)
 COMPARED_QUERIES = 2  # the query count at which the paper gives the blockwise ratio
-STAGES = 11
+STAGES = 12
 
 Tick = Callable[[str], None]
 """Called before each of the ``STAGES`` stages with a few words about it."""
@@ -49,6 +50,7 @@ class Results:
     gap: GapMeasurement
     deviations: list[Deviation]
     exposure: ExposureMeasurement
+    sweep: list[SweepPoint]
     rotated_operator: OperatorMeasurement
     rotated_gap: GapMeasurement
     rotated_deviations: list[Deviation]
@@ -76,6 +78,8 @@ def run(settings: Settings, tick: Tick = lambda words: None) -> Results:
     deviations = _deviations(wide, s, QUERIES, "deviation")
     tick("exposure")
     exposure = measure_exposure(s.d, sorted({*QUERIES, s.q}), s.samples, s.seed)
+    tick("signal and deviation")
+    sweep = measure_sweep(spectrum, s.large_d, s.q, s.samples // 8, s.seed)
     tick("rotated: mean curvature")
     rotated_operator = measure_operator(turned, s.q, s.samples, s.seed, "rotated operator")
     tick("rotated: damage gap")
@@ -84,23 +88,19 @@ def run(settings: Settings, tick: Tick = lambda words: None) -> Results:
     large = rotated(spectrum, s.large_d, generator(s.seed, "large rotation"))
     rotated_deviations = _deviations(large, s, ROTATED_QUERIES, "rotated deviation")
     tick("trajectory: recursions and walks")
-    courses = [
-        measure_course(tasks, subject, s.q, s.steps, s.seed)
-        for subject in subjects(len(tasks.shift), s.block)
-    ]
+    courses = _courses(tasks, s)
     tick("trajectory: equal progress")
     equal = measure_equal_progress(tasks, s.q, s.block)
     tick("closed forms")
     closed_forms = closed_form_errors(turned, s.q, s.block, tasks)
-    ratios = ratio_by_gradient(wide, COMPARED_QUERIES, s.block, s.seed)
     tick("speed of the samplers")
-    speed = [measure_speed(s.large_d, q, s.seed) for q in SPEED_QUERIES]
     return Results(
         settings=s,
         operator=operator,
         gap=gap,
         deviations=deviations,
         exposure=exposure,
+        sweep=sweep,
         rotated_operator=rotated_operator,
         rotated_gap=rotated_gap,
         rotated_deviations=rotated_deviations,
@@ -108,8 +108,8 @@ def run(settings: Settings, tick: Tick = lambda words: None) -> Results:
         courses=courses,
         equal_progress=equal,
         closed_forms=closed_forms,
-        ratio_by_gradient=ratios,
-        speed=speed,
+        ratio_by_gradient=ratio_by_gradient(wide, COMPARED_QUERIES, s.block, s.seed),
+        speed=[measure_speed(s.large_d, q, s.seed) for q in SPEED_QUERIES],
     )
 
 
@@ -127,3 +127,11 @@ def _deviations(
             draws = generator(s.seed, f"{purpose}/{block}/{q}/{sampler}")
             found.append(measure_deviation(problem, g, q, block, samples, draws, sampler))
     return found
+
+
+def _courses(tasks: Tasks, s: Settings) -> list[Course]:
+    """One trajectory per rule, and one of RISE in blocks."""
+    return [
+        measure_course(tasks, subject, s.q, s.steps, s.seed)
+        for subject in subjects(len(tasks.shift), s.block)
+    ]

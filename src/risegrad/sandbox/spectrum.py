@@ -40,6 +40,14 @@ class Spectrum:
             raise ValueError(f"spectrum must be one of {'; '.join(KINDS)}; got {text!r}")
         return cls(text, _READERS[kind](text, parameters))
 
+    def fits(self, d: int) -> bool:
+        """Whether there are eigenvalues for this dimension: K spikes need more than K."""
+        try:
+            self.values(d)
+        except ValueError:
+            return False
+        return True
+
     def values(self, d: int) -> Tensor:
         """``d`` eigenvalues, large to small, average one, float64."""
         raw = self.shape(d).to(torch.float64).sort(descending=True).values

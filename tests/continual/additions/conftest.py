@@ -32,6 +32,8 @@ class Points:
 class PointItems:
     """Two classes per task; remembers what was asked for."""
 
+    at_hand = True
+
     def __init__(self, tasks=3, width=6):
         generator = torch.Generator().manual_seed(5)
         self.asked = []

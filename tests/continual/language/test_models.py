@@ -6,7 +6,12 @@ import shutil
 import pytest
 import torch
 from tokenizers import Tokenizer, models, processors
-from transformers import BloomConfig, BloomForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    BloomConfig,
+    BloomForCausalLM,
+    PreTrainedTokenizerFast,
+    T5ForConditionalGeneration,
+)
 
 from continual.language.tiny_text import config, save_model, write_task
 from risegrad.continual.devices import Devices
@@ -31,6 +36,12 @@ def test_damaged_weights(weights, tmp_path, size):
     path.write_bytes(path.read_bytes()[:size])
     with pytest.raises(RuntimeError, match=r"model .* could not be loaded \(.*header"):
         load(folder)
+
+
+def test_weights_saved_in_half_precision_are_float32_here(weights, tmp_path):
+    folder = copied(weights, tmp_path / "model")
+    T5ForConditionalGeneration.from_pretrained(weights).to(torch.bfloat16).save_pretrained(folder)
+    assert {p.dtype for p in load(folder).module.parameters()} == {torch.float32}
 
 
 def test_weights_of_another_size(weights, tmp_path):

@@ -9,6 +9,7 @@ from risegrad.continual.language.run import make_host
 from risegrad.continual.progress import silent
 from risegrad.continual.run import estimate, perform, read_config
 from risegrad.continual.train import SessionTraining
+from risegrad.zeroth_order import spsa
 
 HOSTS = ("seq-lora", "inc-lora", "o-lora")
 
@@ -95,6 +96,24 @@ def test_mean_matched_on_the_update_is_a_smaller_step(data, weights, tmp_path, p
             moved[name, on] = (layer.A.detach() - before).norm().item()
     assert moved["mean-matched", "gradient"] == pytest.approx(moved["fo", "gradient"], rel=0.05)
     assert moved["mean-matched", "update"] < 0.6 * moved["fo", "update"]
+
+
+@pytest.mark.parametrize("host", ["seq-lora", "o-lora"])
+def test_zeroth_order_evaluates_in_float32_whatever_the_precision(data, weights, monkeypatch, host):
+    """Under autocast they were off by as much as they are."""
+    slopes = {}
+    for precision in ("float32", "bfloat16"):
+        rule, loop = {"name": "zo", "q": 2}, {"precision": precision}
+        plain = config(data, weights, host={"name": host}, rule=rule, loop=loop)
+        kit = (made := make_host(read_config(plain), Devices(precision))).kit
+        found = slopes[precision] = []
+        monkeypatch.setattr(
+            "risegrad.continual.train.spsa",
+            lambda *args, found=found, **kwargs: found.append(spsa(*args, **kwargs)) or found[-1],
+        )
+        SessionTraining(made.begin(0), kit.loop, kit.devices, (), 0).epoch(0, silent)
+    assert len(slopes["float32"]) == 3
+    assert slopes["bfloat16"] == slopes["float32"]
 
 
 def test_training_lowers_the_loss(data, weights, tmp_path):

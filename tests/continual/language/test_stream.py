@@ -43,6 +43,23 @@ def test_both_layouts_plain_and_zipped(tmp_path, zipped):
     assert stream.notes == ()
 
 
+@pytest.mark.parametrize("deeper", [True, False])
+@pytest.mark.parametrize("name", ["BoolQA", "COPA", "MultiRC", "QQP", "WiC"])
+def test_tasks_of_their_own_kind_lie_one_level_deeper_in_the_benchmark(tmp_path, name, deeper):
+    write_task(tmp_path / name if deeper else tmp_path, name, labels=["one", "two"])
+    task = stream_of(tmp_path, name)[0]
+    assert task.sizes() == {"train": 12, "validation": 0, "test": 6}
+    assert task.classes == ("one", "two"), "the labels beside the examples"
+
+
+def test_the_nearer_folder_with_examples_is_taken(tmp_path):
+    write_task(tmp_path / "TC", "agnews", train=4)
+    (tmp_path / "agnews").mkdir()
+    assert len(stream_of(tmp_path, "agnews")[0].train) == 4
+    write_task(tmp_path, "agnews", train=8)
+    assert len(stream_of(tmp_path, "agnews")[0].train) == 8
+
+
 def test_one_file_is_split_by_a_fixed_seed(tmp_path):
     write_task(tmp_path, "agnews", train=None, test=40)
     stream = stream_of(tmp_path, "agnews")
@@ -67,11 +84,34 @@ def test_sizes_and_validation(tmp_path):
     assert all("train " in prompt for prompt in task.validation.prompts)
 
 
+def test_sizes_beyond_what_is_there_are_noted(tmp_path):
+    write_task(tmp_path, "SST-2", train=12, test=6)
+    write_task(tmp_path, "RTE", train=20, test=8)
+    assert stream_of(tmp_path, "SST-2", "RTE", train_size=12, test_size=6).notes == ()
+    assert stream_of(tmp_path, "SST-2", "RTE", train_size=13, test_size=10).notes == (
+        "train_size=13 is more than there is: SST-2 has 12",
+        "test_size=10 is more than there is: SST-2 has 6, RTE has 8",
+    )
+
+
+def test_a_test_set_that_lacks_a_class_is_noted(tmp_path):
+    folder = write_task(tmp_path, "agnews", test=2)
+    assert stream_of(tmp_path, "agnews").notes == (
+        "agnews: no test examples for Business, Science or Technology",
+    )
+    odd = [{"sentence": f"Text: {label}", "label": label} for label in POOL["agnews"].labels]
+    (folder / "test.json").write_text(json.dumps([*odd[1:], odd[1]]))
+    assert stream_of(tmp_path, "agnews").notes == ("agnews: no test examples for World",)
+    assert len(stream_of(tmp_path, "agnews", test_size=1).notes) == 1
+
+
 def test_a_missing_task_must_be_left_out_on_purpose(tmp_path):
     write_task(tmp_path, "agnews")
     (tmp_path / "yahoo").mkdir()
     with pytest.raises(
-        FileNotFoundError, match=r"neither .* for yahoo, SST-2 in .*leave_out=\[\"y"
+        FileNotFoundError,
+        match=r"neither .* for yahoo, SST-2 in .*; looked for train and test\.json and \.json\.gz "
+        r"in yahoo, TC/yahoo, SST-2, SC/SST-2; .*leave_out=\[\"y",
     ):
         stream_of(tmp_path, "yahoo", "agnews", "SST-2")
     stream = stream_of(tmp_path, "yahoo", "agnews", leave_out=("yahoo",))
@@ -123,6 +163,8 @@ def test_empty_texts(tmp_path, nothing):
         ('[{"sentence": 3, "label": "b"}]', r'example 0 must have the texts "sentence"'),
         ("[]", r"train\.json: there must be at least one usable example, got none"),
         (b"\xff\xfe", r"train\.json: is not UTF-8 text at byte 0"),
+        ("[" * 100_000, r"train\.json: is nested too deeply for a list of examples"),
+        ("[" + "1" * 5000 + "]", r"train\.json: is not JSON that can be read \(Exceeds the limit"),
     ],
 )
 def test_bad_files(tmp_path, content, message):

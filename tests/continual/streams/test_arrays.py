@@ -64,8 +64,22 @@ def changed(file, **changes):
         ({"train_images": np.zeros((60, 8), np.uint8)}, r"must be uint8 .* got uint8 \[60, 8\]"),
         ({"train_labels": np.zeros(60)}, r"train_labels of .* must be integers, .* got float64"),
         ({"test_labels": np.zeros(3, int)}, r"one for each of 24 images .* got int64 \[3\]"),
-        ({"test_labels": np.full(24, 6)}, r"labels must be class ids within 0\.\.5, got 6\.\.6"),
-        ({"train_labels": np.full(60, -1)}, "labels must be class ids"),
+        (
+            {"test_labels": np.full(24, 6)},
+            r"test_labels of .* within 0\.\.5 \(there are 6 classes\), got 6\.\.6",
+        ),
+        ({"train_labels": np.full(60, -1)}, r"train_labels of .* within 0\.\.59 .*, got -1\.\.-1"),
+        (
+            {"train_labels": np.arange(60) * 2**40},
+            r"train_labels of .* within 0\.\.59 \(60 images are of 60 classes at most\), got 0\.\.",
+        ),
+        ({"train_labels": np.full(60, 2**64 - 1, np.uint64)}, r"got 18446744073709551615\.\."),
+        ({"train_labels": np.zeros((60, 1), int)}, r"one for each of 60 images .* \[60, 1\]"),
+        (
+            {"class_names": np.array(["a", "b"])},
+            r"train_labels of .* within 0\.\.1 \(there are 2 class_names\), got 0\.\.5",
+        ),
+        ({"class_names": np.array("a")}, r"class_names of .* must be a list, got \[\]"),
         ({"train_labels": np.array([{}] * 60)}, "must be an .npz of plain arrays, got Object arr"),
     ],
 )

@@ -66,6 +66,24 @@ def test_subsets_per_class(build):
     assert counts(build(train_per_class=100), "train") == [10] * 6
 
 
+def test_sizes_beyond_what_is_there_are_noted(build, npz_file):
+    assert build(train_per_class=10, test_per_class=4).notes == ()
+    notes = build(class_order="natural", train_per_class=11, test_per_class=5).notes
+    every = "0 has {0}, 1 has {0}, 2 has {0}, 3 has {0}, 4 has {0}, 5 has {0}"
+    assert notes == (
+        f"train_per_class=11 is more than there is: {every.format(10)}",
+        f"test_per_class=5 is more than there is: {every.format(4)}",
+    )
+
+
+def test_a_test_set_that_lacks_a_class_is_noted(build, npz_file):
+    content = dict(np.load(npz_file))
+    content["test_labels"] = np.where(content["test_labels"] == 3, 2, content["test_labels"])
+    np.savez(npz_file, **content)
+    assert build(class_order="natural", test_per_class=3).notes == ("no test examples for 3",)
+    assert build(class_order="given", given_order=(2, 4)).notes == ()
+
+
 def test_the_split_seed_moves_the_splits_and_nothing_else(build):
     settings = {"train_per_class": 5, "test_per_class": 2, "validation": 0.2}
     one, same, other = (build(**settings, split_seed=seed) for seed in (0, 0, 1))

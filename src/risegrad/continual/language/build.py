@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from risegrad.continual.language.examples import Example, Part, Source, checked
-from risegrad.continual.language.files import read_folder
+from risegrad.continual.language.files import SUFFIXES, read_folder
 from risegrad.continual.language.settings import LanguageStreamSettings
 from risegrad.continual.language.tasks import ORDERS, POOL, TextTask
+from risegrad.continual.notes import too_few, untested
 from risegrad.continual.stream import Stream, Task
 from risegrad.continual.streams.picks import chosen, share
 
@@ -38,18 +40,23 @@ def build_stream(settings: LanguageStreamSettings) -> Stream[TextSplit]:
     missing = [name for name, source in found.items() if source is None]
     if missing:
         raise FileNotFoundError(
-            f"neither a train nor a test file for {', '.join(missing)} in {settings.data!r} "
-            f"(NAME/train.json, NAME/test.json, or .json.gz); "
+            f"neither a train nor a test file for {', '.join(missing)} in {settings.data!r}; "
+            f"looked for train and test{' and '.join(SUFFIXES)} in "
+            f"{', '.join(folder for name in missing for folder in POOL[name].folders)}; "
             f"--set 'stream.leave_out={json.dumps(missing)}' leaves them out and says so in the "
             "record"
         )
-    notes = _order_notes(settings)
-    tasks = []
+    notes, tasks = _order_notes(settings), []
+    there: dict[str, list[tuple[str, int]]] = {"train": [], "test": []}
     for name, source in found.items():
         assert source is not None
-        task, told = _task(POOL[name], source, settings)
-        tasks.append(task)
-        notes += told
+        train, test, told = _halves(POOL[name], source, settings)
+        there["train"].append((name, len(train)))
+        there["test"].append((name, len(test)))
+        tasks.append(_task(POOL[name], source.labels, train, test, settings))
+        notes += [*told, *untested(_tested(tasks[-1]), name)]
+    notes += too_few("train_size", settings.train_size, there["train"])
+    notes += too_few("test_size", settings.test_size, there["test"])
     return Stream(settings.name, tuple(tasks), tuple(notes), settings.planned)
 
 
@@ -90,9 +97,12 @@ def _order_notes(settings: LanguageStreamSettings) -> list[str]:
 
 
 def _task(
-    task: TextTask, source: Source, settings: LanguageStreamSettings
-) -> tuple[Task[TextSplit], list[str]]:
-    train, test, notes = _halves(task, source, settings)
+    task: TextTask,
+    labels: tuple[str, ...],
+    train: list[Example],
+    test: list[Example],
+    settings: LanguageStreamSettings,
+) -> Task[TextSplit]:
     sizes = _sizes(settings, task)
     train = _some(train, sizes["train"], _key(settings, task, TRAIN))
     aside = share(len(train), settings.validation)
@@ -105,8 +115,14 @@ def _task(
     for purpose in ("train", "test"):
         if not parts[purpose]:
             raise ValueError(f"{task.name}: there must be a {purpose} example, got none")
-    splits = {name: _split(task, examples, source.labels) for name, examples in parts.items()}
-    return Task(task.name, source.labels, **splits), notes
+    splits = {name: _split(task, examples, labels) for name, examples in parts.items()}
+    return Task(task.name, labels, **splits)
+
+
+def _tested(task: Task[TextSplit]) -> list[tuple[str, int]]:
+    """How many test examples each label has."""
+    counts = Counter(task.test.labels)
+    return [(label, counts[place]) for place, label in enumerate(task.classes)]
 
 
 def _halves(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import reprlib
 import zlib
 from pathlib import Path
 from typing import Any
@@ -15,21 +16,18 @@ SUFFIXES = (".json", ".json.gz")
 
 
 def read_folder(data: str, task: TextTask) -> Source | None:
-    """A task from ``data/NAME`` or ``data/KIND/NAME``; None if there is neither split."""
+    """A task from the first of its ``folders`` that has a split; None if none has."""
     root = Path(data).expanduser()
     if not data or not root.is_dir():
         raise FileNotFoundError(
             f"data must be a folder with one folder per task, got {data!r}"
             + ("" if data else ": give it with --set stream.data=PATH")
         )
-    folder = next(
-        (f for f in (root / task.name, root / task.kind / task.name) if f.is_dir()),
-        root / task.name,
-    )
-    train, test = (_part(folder, split) for split in ("train", "test"))
-    if train is None and test is None:
-        return None
-    return Source(_labels(folder, task), train, test)
+    for folder in (root / name for name in task.folders):
+        train, test = (_part(folder, split) for split in ("train", "test"))
+        if train is not None or test is not None:
+            return Source(_labels(folder, task), train, test)
+    return None
 
 
 def _part(folder: Path, split: str) -> Part | None:
@@ -47,10 +45,9 @@ def _example(path: Path, number: int, item: Any) -> Example:
         sentence, label = item.get("sentence"), item.get("label")
         if isinstance(sentence, str) and isinstance(label, str):
             return Example(sentence, label)
-    shown = repr(item)
     raise ValueError(
         f'{path}: example {number} must have the texts "sentence" and "label", '
-        f"got {shown if len(shown) <= 60 else shown[:57] + '...'}"
+        f"got {reprlib.repr(item)}"
     )
 
 
@@ -61,7 +58,9 @@ def _labels(folder: Path, task: TextTask) -> tuple[str, ...]:
     content = read_json(path)
     fits = isinstance(content, list) and all(isinstance(label, str) for label in content)
     if not fits or not content or len(set(content)) < len(content):
-        raise ValueError(f"{path}: must be a list of different label texts, got {content!r:.60}")
+        raise ValueError(
+            f"{path}: must be a list of different label texts, got {reprlib.repr(content)}"
+        )
     return tuple(content)
 
 
@@ -87,3 +86,7 @@ def read_json(path: Path) -> Any:
             f"{path}: is not JSON at line {error.lineno} column {error.colno} "
             f"(character {error.pos}): {error.msg}"
         ) from error
+    except RecursionError as error:
+        raise ValueError(f"{path}: is nested too deeply for a list of examples") from error
+    except ValueError as error:  # a number of thousands of digits
+        raise ValueError(f"{path}: is not JSON that can be read ({error})") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -82,6 +82,7 @@ class Answered:
 class TextItems:
     """Training examples of all tasks so far, for one kind of model."""
 
+    at_hand: ClassVar[bool] = False
     kind: Literal["seq2seq", "decoder", "encoder"]
     tasks: dict[int, Answered]
     pad: int

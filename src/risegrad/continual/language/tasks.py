@@ -47,6 +47,15 @@ class TextTask:
     train: int
     test: int
 
+    @property
+    def folders(self) -> tuple[str, str]:
+        """Where its files may lie: below its name, or as in the benchmark below its kind.
+
+        >>> POOL["agnews"].folders, POOL["COPA"].folders
+        (('agnews', 'TC/agnews'), ('COPA', 'COPA/COPA'))
+        """
+        return self.name, f"{self.kind}/{self.name}"
+
     def prompt(self, sentence: str, labels: Sequence[str] | None = None) -> str:
         """What the model reads; ``labels`` are the options, the pool's own unless given.
 

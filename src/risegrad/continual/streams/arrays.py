@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,8 @@ def npz(file: Path) -> Source:
         )
     for part in ("train", "test"):
         _check(file, part, content[f"{part}_images"], content[f"{part}_labels"])
-    number = int(content["train_labels"].max()) + 1
-    names = [str(name) for name in content.get("class_names", range(number))]
+    names = _class_names(file, content)
+    _check_ids(file, "test", content, len(names), f"there are {len(names)} classes")
     train, test = (
         PixelImages(_pixels(content[f"{part}_images"]), content[f"{part}_labels"], names)
         for part in ("train", "test")
@@ -87,6 +88,32 @@ def _check(file: Path, part: str, images: NDArray[Any], labels: NDArray[Any]) ->
         raise ValueError(
             f"{part}_labels of {file} must be integers, one for each of {len(images)} images "
             f"and at least one, got {labels.dtype} {list(labels.shape)}"
+        )
+
+
+def _class_names(file: Path, content: Mapping[str, NDArray[Any]]) -> list[str]:
+    """Those given, or numbers; nothing is made from a label before it is known to be small."""
+    given, images = content.get("class_names"), len(content["train_labels"])
+    if given is None:
+        _check_ids(
+            file, "train", content, images, f"{images} images are of {images} classes at most"
+        )
+        return [str(number) for number in range(int(content["train_labels"].max()) + 1)]
+    if given.ndim != 1:
+        raise ValueError(f"class_names of {file} must be a list, got {list(given.shape)}")
+    _check_ids(file, "train", content, len(given), f"there are {len(given)} class_names")
+    return [str(name) for name in given]
+
+
+def _check_ids(
+    file: Path, part: str, content: Mapping[str, NDArray[Any]], count: int, reason: str
+) -> None:
+    labels = content[f"{part}_labels"]
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= count:
+        raise ValueError(
+            f"{part}_labels of {file} must be class ids within 0..{count - 1} ({reason}), "
+            f"got {low}..{high}"
         )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from risegrad.continual.notes import too_few, untested
 from risegrad.continual.stream import Stream, Task
 from risegrad.continual.streams.arrays import cifar100, digits, npz
 from risegrad.continual.streams.files import domainnet, folder
@@ -60,6 +61,7 @@ def build_stream(settings: ImageStreamSettings) -> Stream[ImageSplit]:
         *source.notes,
         *_note_sizes(cuts, settings.increment),
         *parts.notes,
+        *untested(zip(names, map(len, parts.test), strict=True)),
     )
     return Stream(settings.name, tasks, notes)
 
@@ -116,7 +118,15 @@ def _order(settings: ImageStreamSettings, count: int) -> Indices:
 def _parts(settings: ImageStreamSettings, source: Source, order: Indices) -> _Parts:
     train_all, train_notes = _usable(source.train, order, settings.on_broken, "training")
     test_all, test_notes = _usable(source.test, order, settings.on_broken, "test")
-    parts = _Parts([], [], [], train_notes + test_notes)
+    notes = (
+        *train_notes,
+        *test_notes,
+        *too_few(
+            "train_per_class", settings.train_per_class, _there(source.train, order, train_all)
+        ),
+        *too_few("test_per_class", settings.test_per_class, _there(source.test, order, test_all)),
+    )
+    parts = _Parts([], [], [], notes)
     for number in order.tolist():
         if not len(train_all[number]):
             raise ValueError(
@@ -133,6 +143,12 @@ def _parts(settings: ImageStreamSettings, source: Source, order: Indices) -> _Pa
     return parts
 
 
+def _there(images: Images, order: Indices, indices: Sequence[Indices]) -> list[tuple[str, int]]:
+    """How many images each used class has; of those without any, another note tells."""
+    counts = [(images.class_names[number], len(indices[number])) for number in order]
+    return [(name, count) for name, count in counts if count]
+
+
 def _usable(
     images: Images, order: Indices, on_broken: str, purpose: str
 ) -> tuple[list[Indices], tuple[str, ...]]:
@@ -144,7 +160,7 @@ def _usable(
     broken = _broken(images, used, purpose)
     if not broken:
         return indices, ()
-    places = "; ".join(images.where(index) for index in broken)
+    places = "; ".join(images.name(index) for index in broken)
     note = f"{len(broken)} broken {purpose} images left out: {places}"
     return [np.setdiff1d(of_class, broken) for of_class in indices], (note,)
 

@@ -12,6 +12,7 @@ from risegrad.continual.streams.images import FileImages, Source
 from risegrad.continual.streams.picks import hold_out
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif")
+LONGEST_LABEL = 9  # digits
 DOMAINS = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
 
 
@@ -94,7 +95,7 @@ def _by_folder(root: Path, names: list[str]) -> FileImages:
 def _lines(file: Path) -> Iterator[tuple[str, int]]:
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
         path, _, label = line.strip().rpartition(" ")
-        if path and label.isdecimal():
+        if path and label.isdecimal() and len(label) <= LONGEST_LABEL:
             yield path, int(label)
         elif line.strip():
             raise ValueError(f"line {number} of {file} must be 'path label', got {line!r}")
@@ -109,4 +110,10 @@ def _list_names(lines: list[tuple[str, int]]) -> list[str]:
             raise ValueError(
                 f"label {label} must mean one class in all lists, got {names[label]} and {name}"
             )
-    return [names.get(label, str(label)) for label in range(max(names, default=-1) + 1)]
+    last = max(names, default=-1)
+    if last >= len(lines):
+        raise ValueError(
+            f"labels must be class ids within 0..{len(lines) - 1} ({len(lines)} images are of "
+            f"{len(lines)} classes at most), got {last} for {names[last]}"
+        )
+    return [names.get(label, str(label)) for label in range(last + 1)]

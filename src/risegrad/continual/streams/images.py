@@ -46,8 +46,12 @@ class Images(ABC):
         """The image as a uint8 tensor ``[3, H, W]``; ``BrokenImage`` if it cannot be decoded."""
 
     @abstractmethod
+    def name(self, index: int) -> str:
+        """The image's name below its data, for records: they hold no folders of a machine."""
+
     def where(self, index: int) -> str:
-        """The image's name for people: its file, or its place."""
+        """The image's name for people who look for it: its file, or its place."""
+        return self.name(index)
 
 
 @final
@@ -67,7 +71,7 @@ class PixelImages(Images):
     def load(self, index: int) -> Tensor:
         return self._pixels[index].expand(3, -1, -1)
 
-    def where(self, index: int) -> str:
+    def name(self, index: int) -> str:
         return f"image {index}"
 
 
@@ -84,6 +88,9 @@ class FileImages(Images):
     def load(self, index: int) -> Tensor:
         return decode(self._root / self._files[index], self.where(index))
 
+    def name(self, index: int) -> str:
+        return self._files[index]
+
     def where(self, index: int) -> str:
         return str(self._root / self._files[index])
 
@@ -99,6 +106,9 @@ class SomeImages(Images):
 
     def load(self, index: int) -> Tensor:
         return self._whole.load(int(self._indices[index]))
+
+    def name(self, index: int) -> str:
+        return self._whole.name(int(self._indices[index]))
 
     def where(self, index: int) -> str:
         return self._whole.where(int(self._indices[index]))

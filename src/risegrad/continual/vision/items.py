@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -38,6 +39,7 @@ class VisionBatch:
 class AugmentedImages:
     """The training view of images; each is augmented by (seed, task, epoch, index) alone."""
 
+    at_hand: ClassVar[bool] = False
     stream: Stream[ImageSplit]
     seed: int
 
@@ -48,8 +50,9 @@ class AugmentedImages:
 
 @dataclass(frozen=True)
 class CachedFeatures:
-    """Features of frozen parts, per task; the same in every epoch."""
+    """Features of frozen parts, per task, on the device; the same in every epoch."""
 
+    at_hand: ClassVar[bool] = True
     features: dict[int, Tensor]
     labels: dict[int, Tensor]
 
@@ -65,6 +68,7 @@ class CachedFeatures:
 class PlainImages:
     """The test view of images of one split (``train``, ``validation`` or ``test``)."""
 
+    at_hand: ClassVar[bool] = False
     stream: Stream[ImageSplit]
     split: str
 

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from risegrad.sandbox.figures.curvature import draw_curvature
 from risegrad.sandbox.figures.exposure import draw_exposure
 from risegrad.sandbox.figures.style import save, style
+from risegrad.sandbox.figures.sweep import draw_sweep
 from risegrad.sandbox.figures.trajectory import draw_trajectory
 from risegrad.sandbox.figures.validation import draw_rotated, draw_validation
 from risegrad.sandbox.run import Results
@@ -18,6 +19,7 @@ FIGURES: dict[str, Callable[[Results], Figure]] = {
     "figure-3-exposure": lambda results: draw_exposure(results.exposure),
     "figure-4-rotated": draw_rotated,
     "figure-5-trajectory": draw_trajectory,
+    "figure-6-sweep": draw_sweep,
 }
 
 
