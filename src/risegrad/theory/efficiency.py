@@ -98,7 +98,8 @@ def best_gain(H: Tensor, g: Tensor) -> Tensor:
     >>> round(best_gain(H, g).item(), 9)
     1.36
     """
-    return efficiency_gain(H, g, best_step(H, check_nonzero("g", g)))
+    check_nonzero("g", g)
+    return efficiency_gain(H, g, best_step(H, g))  # as they came: rounding is forgiven by dtype
 
 
 def kantorovich_bound(H: Tensor) -> Tensor:

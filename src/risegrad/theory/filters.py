@@ -124,14 +124,14 @@ def filter_certificate(H: Tensor, g: Tensor, f: SpectralFilter) -> FilterCertifi
     matrix, vector = check_damage(H, check_nonzero("g", g))
     values = torch.linalg.eigvalsh(matrix).clamp_min(0)
     factors = _factors(values, f)
-    x = filtered_step(matrix, vector, f)
+    x = filtered_step(H, g, f)  # H as it came: its precision says how much rounding to forgive
     along = directional_curvature(matrix, x) / directional_curvature(matrix, vector)
     return FilterCertificate(
         nonnegative=(factors >= 0).all(-1),
         falling=_rises(-factors),
         damage_rising=_rises(values * factors),
         norm_ratio=along,
-        gain=efficiency_gain(matrix, vector, x),
+        gain=efficiency_gain(H, g, x),
     )
 
 

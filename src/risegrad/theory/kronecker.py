@@ -84,13 +84,18 @@ def lora_factors(D: Tensor, S: Tensor, A: Tensor, B: Tensor, scaling: float = 1.
     """
     left, right = check_psd("D", D), check_psd("S", S)
     down, up = check_real("A", A), check_real("B", B)
-    if up.shape[-2] != left.shape[-1] or down.shape[-1] != right.shape[-1]:
-        expected = f"A (r, {right.shape[-1]}) and B ({left.shape[-1]}, r)"
-        raise ValueError(f"need {expected}, got A {tuple(down.shape)} and B {tuple(up.shape)}")
-    if up.shape[-1] != down.shape[-2]:
-        raise ValueError(f"A and B must have the same rank, got {down.shape[-2]}, {up.shape[-1]}")
+    _check_adapter(down, up, left.shape[-1], right.shape[-1])
     squared = check_number("scaling", scaling, above=0) ** 2
     return LoraFactors(
         of_A=(squared * up.mT @ left @ up, right),
         of_B=(squared * left, down @ right @ down.mT),
     )
+
+
+def _check_adapter(A: Tensor, B: Tensor, outputs: int, inputs: int) -> None:
+    fit = min(A.dim(), B.dim()) >= 2 and A.shape[-2] == B.shape[-1]
+    if not fit or A.shape[-1] != inputs or B.shape[-2] != outputs:
+        raise ValueError(
+            f"A and B must have shapes (..., r, {inputs}) and (..., {outputs}, r), "
+            f"got {tuple(A.shape)} and {tuple(B.shape)}"
+        )
