@@ -161,7 +161,7 @@ def test_an_interrupt_is_exit_code_130(
 def test_a_small_run_writes_the_record_and_the_figures(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Two of the five figures: the process below draws them all.
+    # Two of the figures: the process below draws them all.
     chosen = ["figure-1-curvature", "figure-3-exposure"]
     monkeypatch.setattr(draw, "FIGURES", {name: draw.FIGURES[name] for name in chosen})
     out = tmp_path / "new" / "folder"

@@ -17,8 +17,9 @@ NAME = "sandbox"
 SUMMARY = "measure the theory on quadratics with known curvature; figures and one JSON"
 DESCRIPTION = """\
 Draws randomized shapes on quadratics whose curvature is known and compares what comes out with the
-closed forms: the paper's figures, the exposure panel, a rotated repeat, and trajectories of many
-steps under five rules. Writes sandbox.json and five figures (PNG and SVG), prints a summary.
+closed forms: the paper's figures, the exposure panel, a rotated repeat, trajectories of many steps
+under five rules, and rules that are told the curvature. Writes sandbox.json and six figures (PNG
+and SVG), prints a summary.
 Needs matplotlib and tqdm: pip install "risegrad[lab]"."""
 EXAMPLES: tuple[str, ...] = (
     "rise sandbox",

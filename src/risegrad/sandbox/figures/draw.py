@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 
 from risegrad.sandbox.figures.curvature import draw_curvature
 from risegrad.sandbox.figures.exposure import draw_exposure
+from risegrad.sandbox.figures.informed import draw_informed
 from risegrad.sandbox.figures.style import save, style
 from risegrad.sandbox.figures.trajectory import draw_trajectory
 from risegrad.sandbox.figures.validation import draw_rotated, draw_validation
@@ -18,6 +19,7 @@ FIGURES: dict[str, Callable[[Results], Figure]] = {
     "figure-3-exposure": lambda results: draw_exposure(results.exposure),
     "figure-4-rotated": draw_rotated,
     "figure-5-trajectory": draw_trajectory,
+    "figure-6-informed": lambda results: draw_informed(results.informed, results.settings.steps),
 }
 
 
