@@ -154,6 +154,9 @@ def test_nothing_forgets_less_than_the_least(tasks: Tasks, measured: InformedMea
     assert least.progress == sorted(least.progress)
     assert least.forgetting == sorted(least.forgetting)
     edge = list(zip(least.progress, least.forgetting, strict=True))
+    for target, found in zip(measured.targets, least.at_progress, strict=True):
+        above = min(i for i, progress in enumerate(least.progress) if progress >= target)
+        assert least.forgetting[above - 1] < found <= least.forgetting[above]
 
     def bound(progress: float) -> float:
         below = [forgetting for reached, forgetting in edge if reached <= progress]

@@ -15,6 +15,7 @@ from risegrad.sandbox.problem import random_rotation
 from risegrad.sandbox.simulate import generator
 from risegrad.sandbox.trajectory import RuleName, Tasks, follow
 from risegrad.theory.efficiency import efficiency
+from risegrad.theory.linear import quadratic
 from risegrad.theory.metric import metric_efficiency, ridge_metric
 
 DAMPINGS = tuple(10 ** (power / 4) for power in range(-8, 9))  # in units of the average curvature
@@ -59,6 +60,8 @@ class LeastForgetting:
 
     progress: list[float]
     forgetting: list[float]
+    at_progress: list[float]
+    """forgetting at each of ``TARGETS``"""
 
 
 @dataclass(frozen=True)
@@ -121,13 +124,27 @@ def one_step_damage(tasks: Tasks, told: Told, q: int, damping: float) -> float:
 
 def least_forgetting(tasks: Tasks) -> LeastForgetting:
     """The minimizers of ``f + c L`` over ``c``: ``theta = (A + cH)^+ A s``."""
-    weights = torch.logspace(3, -3, 61, dtype=torch.float64)[:, None, None]
-    inverse = torch.linalg.pinv(tasks.A + weights * tasks.H, hermitian=True)
+    progress, forgetting = _trade_off(tasks, torch.logspace(3, -3, 61, dtype=torch.float64))
+    at_progress = [_least_at(tasks, target) for target in TARGETS]
+    return LeastForgetting(progress.tolist(), forgetting.tolist(), at_progress)
+
+
+def _trade_off(tasks: Tasks, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Progress and forgetting of the minimizer for each weight ``c``."""
+    inverse = torch.linalg.pinv(tasks.A + weights[:, None, None] * tasks.H, hermitian=True)
     theta = inverse @ (tasks.A @ tasks.shift)
-    left = theta - tasks.shift
-    progress = 1 - ((left @ tasks.A) * left).sum(-1) / 2 / tasks.start_loss
-    forgetting = ((theta @ tasks.H) * theta).sum(-1) / 2 / tasks.full_forgetting
-    return LeastForgetting(progress.tolist(), forgetting.tolist())
+    progress = 1 - quadratic(tasks.A, theta - tasks.shift) / 2 / tasks.start_loss
+    return progress, quadratic(tasks.H, theta) / 2 / tasks.full_forgetting
+
+
+def _least_at(tasks: Tasks, target: float) -> float:
+    """Forgetting of the minimizer whose progress is ``target``, by bisection over ``log10 c``."""
+    low, high = -6.0, 6.0  # progress falls as the weight of the old loss rises
+    for _ in range(50):
+        middle = (low + high) / 2
+        progress, forgetting = _trade_off(tasks, torch.tensor([10**middle], dtype=torch.float64))
+        low, high = (middle, high) if progress[0] > target else (low, middle)
+    return float(forgetting[0])
 
 
 def measure_informed(tasks: Tasks, q: int, steps: int, seed: int) -> InformedMeasurement:
