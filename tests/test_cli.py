@@ -193,7 +193,7 @@ def test_the_installed_way_to_call_it_works(tmp_path: Path) -> None:
     content = json.loads((tmp_path / "results" / "sandbox.json").read_text())
     assert content["settings"]["spectrum"] == "file:values.txt"
     assert content["panels"]["operator"]["eigenvalues"][0] == pytest.approx(2.2, abs=0.3)
-    assert len(content["figures"]) == 10
+    assert len(content["figures"]) == 2 * len(draw.FIGURES)
 
 
 def test_help_imports_nothing_heavy() -> None:
