@@ -161,7 +161,7 @@ def test_an_interrupt_is_exit_code_130(
 def test_a_small_run_writes_the_record_and_the_figures(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Two of the six figures: the process below draws them all.
+    # Two of the seven figures: the process below draws them all.
     chosen = ["figure-1-curvature", "figure-3-exposure"]
     monkeypatch.setattr(draw, "FIGURES", {name: draw.FIGURES[name] for name in chosen})
     out = tmp_path / "new" / "folder"
@@ -193,7 +193,7 @@ def test_the_installed_way_to_call_it_works(tmp_path: Path) -> None:
     content = json.loads((tmp_path / "results" / "sandbox.json").read_text())
     assert content["settings"]["spectrum"] == "file:values.txt"
     assert content["panels"]["operator"]["eigenvalues"][0] == pytest.approx(2.2, abs=0.3)
-    assert len(content["figures"]) == 12
+    assert len(content["figures"]) == 14
 
 
 def test_help_imports_nothing_heavy() -> None:

@@ -93,8 +93,27 @@ def quoted(content: dict[str, Any]) -> list[str]:
     ]
 
 
+def quoted_of_informed(informed: dict[str, Any]) -> list[str]:
+    """The numbers of figure 6."""
+    _, rise, exact, top, wrong, random = (course["damage"][0] for course in informed["courses"])
+    half, most = ([course["at_progress"][i] for course in informed["courses"]] for i in range(2))
+    least = informed["least"]["at_progress"]
+    return [
+        f"at little damping ({informed['dampings'][0]:g}): exact {exact:.3f}, "
+        f"top 8 {top:.3f}, wrong {wrong:.3f}",
+        f"RISE does {rise:.2f} times FO's damage, informed RISE {random:.2f} times",
+        f"damping {informed['frontier_damping']}. At {informed['targets'][0]:.0%} progress",
+        "FO forgets {:.3f}, RISE {:.3f}, exact {:.3f}, top 8 {:.3f}, wrong {:.3f}, "
+        "informed RISE {:.3f}".format(*half),
+        f"at {informed['targets'][1]:.0%} it is "
+        + "{:.3f}, {:.3f}, {:.3f}, {:.3f}, {:.3f} and {:.3f}".format(*most),
+        f"of `f + c L`: {least[0]:.3f} and {least[1]:.3f}",
+    ]
+
+
 def test_the_text_quotes_the_record(page: str, content: dict[str, Any]) -> None:
-    missing = [words for words in quoted(content) if words not in page]
+    expected = quoted(content) + quoted_of_informed(content["panels"]["informed"])
+    missing = [words for words in expected if words not in page]
     assert not missing
 
 

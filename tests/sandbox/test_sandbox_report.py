@@ -124,6 +124,19 @@ def test_the_record_holds_signal_and_deviation_of_every_point(content: dict[str,
         assert 0 <= point["below_fo"] <= 1
 
 
+def test_the_record_holds_what_informed_rules_gain(content: dict[str, Any]) -> None:
+    informed = content["panels"]["informed"]
+    names = [course["name"] for course in informed["courses"]]
+    assert names == [
+        "fo", "rise", "informed", "informed, top 2", "informed, wrong", "informed rise",
+    ]  # fmt: skip
+    for course in informed["courses"]:
+        assert len(course["damage"]) == len(informed["dampings"])
+        assert len(course["at_progress"]) == len(informed["targets"])
+        assert course["progress"] == sorted(course["progress"])
+    assert informed["courses"][0]["damage"] == [1.0] * len(informed["dampings"])
+
+
 def timeless(results: Results) -> dict[str, Any]:
     return {name: part for name, part in record(results).items() if name != "speed"}
 
@@ -176,7 +189,7 @@ def test_the_smallest_problem_with_one_block_still_gives_every_panel() -> None:
         drawn = {name: draw(whole) for name, draw in FIGURES.items()}
     panels = {name: len(figure.axes) for name, figure in drawn.items()}
     # Figure 1 has a colour bar, figures 2 and 4 have an enlargement in panel C.
-    assert list(panels.values()) == [4, 4, 2, 4, 4, 6]
+    assert list(panels.values()) == [4, 4, 2, 4, 4, 6, 2]
 
 
 def test_the_summary_shows_ours_the_papers_and_the_files(results: Results) -> None:

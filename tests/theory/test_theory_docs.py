@@ -25,11 +25,18 @@ ITEMS = {
 }
 
 NUMBERED = rf"\| (\(\d+\)|({'|'.join(ITEMS)}) [\w.]+) \|"
-ROWS = [
-    [cell.strip() for cell in line.strip("|").split("|")]
-    for line in PAGE.splitlines()
-    if re.match(NUMBERED, line) and "`test_" in line
-]
+
+
+def rows(first_cell):
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in PAGE.splitlines()
+        if re.match(first_cell, line) and "`test_" in line
+    ]
+
+
+ROWS, BEYOND = rows(NUMBERED), rows(r"\| Beyond \d+ \|")
+BEYOND_MODULES = ("efficiency", "filters", "kronecker", "metric")
 
 
 def names_in(text):
@@ -52,7 +59,7 @@ def test_every_theorem_is_there_once():
     assert sorted(found) == sorted(expected)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+@pytest.mark.parametrize("row", ROWS + BEYOND, ids=lambda row: row[0])
 def test_what_a_row_names_exists(row):
     _, _, functions, tests = row
     assert names_in(functions)
@@ -62,6 +69,16 @@ def test_what_a_row_names_exists(row):
     for name in names_in(tests):
         module, test = name.split("::")
         assert test in defined_in(module), name
+
+
+def test_every_function_beyond_the_paper_has_a_row_with_a_test_of_its_module():
+    assert [row[0] for row in BEYOND] == [f"Beyond {i + 1}" for i in range(len(BEYOND))]
+    named = {name: row for row in BEYOND for name in names_in(row[2])}
+    functions = [n for n in theory.__all__ if hasattr(getattr(theory, n), "__code__")]
+    homes = {name: getattr(theory, name).__module__.rpartition(".")[2] for name in functions}
+    assert set(named) == {name for name, home in homes.items() if home in BEYOND_MODULES}
+    for name, row in named.items():
+        assert f"test_theory_{homes[name]}::" in row[3], name
 
 
 def test_every_test_named_in_the_text_exists():
@@ -85,5 +102,5 @@ def test_all_lists_every_public_name_of_the_modules():
         body = ast.parse(path.read_text()).body if path.stem not in internal else []
         defined |= {n.name for n in body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
     public = {name for name in defined if not name.startswith(("_", "check_"))}
-    assert set(theory.__all__) == public | {"PROVEN_CONSTANT", "ShapeSampler"}
+    assert set(theory.__all__) == public | {"PROVEN_CONSTANT", "ShapeSampler", "SpectralFilter"}
     assert all(hasattr(theory, name) for name in theory.__all__)

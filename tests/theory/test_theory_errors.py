@@ -14,6 +14,8 @@ SKEW = H + torch.triu(torch.ones(4, 4), 1)
 NAN = H * float("nan")
 ZERO = torch.zeros(4)
 SINGULAR = torch.diag(torch.tensor([1.0, 0, 0, 0]))
+FLAT = torch.tensor([0.0, 1.0, 0, 0])
+W = torch.ones(4, 2)
 
 VALUE_ERRORS = [
     (lambda: theory.damage_gap(SKEW, G, 2), "H must be symmetric, got max |H - H^T| = 1"),
@@ -134,6 +136,66 @@ VALUE_ERRORS = [
         lambda: theory.estimate_isotropic_moments(lambda n: eye(3).expand(n, 3, 3), samples=1),
         "samples must be >= 2 to give a standard error, got 1",
     ),
+    (lambda: theory.efficiency(INDEFINITE, G, G), "H must be positive semidefinite"),
+    (lambda: theory.efficiency(H, G, G[:3]), "H and x must have the same d, got shapes (4, 4)"),
+    (lambda: theory.efficiency(SINGULAR, G, FLAT), "x must meet positive curvature x'Hx, got 0"),
+    (lambda: theory.efficiency(H, G, ZERO), "x must meet positive curvature x'Hx, got 0"),
+    (lambda: theory.efficiency_gain(H, ZERO, G), "g must be nonzero"),
+    (
+        lambda: theory.efficiency_gain(SINGULAR, FLAT, G),
+        "g must meet positive curvature g'Hg, got 0",
+    ),
+    (
+        lambda: theory.efficiency_gain(H, G, G, against=ZERO),
+        "against must meet positive curvature against'Hagainst, got 0",
+    ),
+    (lambda: theory.best_step(SINGULAR, FLAT), "g must be in the range of H, got a part 1 of |g|"),
+    (lambda: theory.best_gain(H, ZERO), "g must be nonzero"),
+    (lambda: theory.kantorovich_bound(0 * H), "H must be nonzero, got a zero matrix"),
+    (lambda: theory.ridge(0.0), "rho must be a finite number > 0, got 0.0"),
+    (lambda: theory.ridge_step(H, G, -1.0), "rho must be a finite number > 0, got -1.0"),
+    (lambda: theory.effective_dimension(INDEFINITE, 1.0), "H must be positive semidefinite"),
+    (
+        lambda: theory.filtered_step(SINGULAR, G, lambda values: 1 / values),
+        "f(eigenvalues) must be finite, got NaN or infinite entries",
+    ),
+    (
+        lambda: theory.filtered_step(H, G, lambda values: values.sum()),
+        "f must return the shape (4,) it is given, got ()",
+    ),
+    (lambda: theory.filter_certificate(H, ZERO, theory.ridge(1.0)), "g must be nonzero"),
+    (lambda: theory.metric_mean(INDEFINITE, G, 2), "P must be positive semidefinite"),
+    (lambda: theory.metric_mean(H, G[:3], 2), "P and g must have the same d"),
+    (lambda: theory.metric_damage(INDEFINITE, H, G, 2), "H must be positive semidefinite"),
+    (lambda: theory.metric_progress(H, G, 0), "q must be an integer >= 1, got 0"),
+    (lambda: theory.metric_efficiency(0 * H, H, G, 2), "P must meet positive curvature in H"),
+    (
+        lambda: theory.metric_step(H, G, torch.ones(2, 3)),
+        "directions must have shape (..., q, d) with q >= 1 and d = 4, got (2, 3)",
+    ),
+    (
+        lambda: theory.kronecker_step(H, eye(2), W.mT, 0.3),
+        "U must have shape (..., 4, 2), got (2, 4)",
+    ),
+    (lambda: theory.kronecker_damage(H, eye(3), W), "dW must have shape (..., 4, 3), got (4, 2)"),
+    (lambda: theory.kronecker_step(H, eye(2), W, 0.0), "rho must be a finite number > 0, got 0.0"),
+    (
+        lambda: theory.kronecker_step(H, 0 * eye(2), W, 0.3),
+        "S must have a positive mean eigenvalue, got 0",
+    ),
+    (lambda: theory.kronecker_damage(INDEFINITE, eye(2), W), "D must be positive semidefinite"),
+    (
+        lambda: theory.lora_factors(H, eye(3), torch.ones(2, 4), W),
+        "A and B must have shapes (..., r, 3) and (..., 4, r), got (2, 4) and (4, 2)",
+    ),
+    (
+        lambda: theory.lora_factors(H, eye(3), torch.ones(1, 3), W),
+        "A and B must have shapes (..., r, 3) and (..., 4, r), got (1, 3) and (4, 2)",
+    ),
+    (
+        lambda: theory.lora_factors(H, eye(3), torch.ones(2, 3), W, scaling=0.0),
+        "scaling must be a finite number > 0, got 0.0",
+    ),
 ]
 
 TYPE_ERRORS = [
@@ -150,6 +212,11 @@ TYPE_ERRORS = [
     (
         lambda: theory.bound_certificate(H, G, 2, 0.1, smoothness=1.0, mu=0.1),
         "delta_mu must be a number in (0, 1), got None",
+    ),
+    (lambda: theory.ridge_step(H, G, "1"), "rho must be a finite number > 0, got '1' (str)"),
+    (
+        lambda: theory.filtered_step(H, G, lambda values: values.tolist()),
+        "f(eigenvalues) must be a real floating-point tensor, got list",
     ),
 ]
 

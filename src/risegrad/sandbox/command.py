@@ -18,8 +18,8 @@ SUMMARY = "measure the theory on quadratics with known curvature; figures and on
 DESCRIPTION = """\
 Draws randomized shapes on quadratics whose curvature is known and compares what comes out with the
 closed forms: the paper's figures, the exposure panel, a rotated repeat, trajectories of many steps
-under five rules, and signal beside deviation over dimensions and block sizes. Writes sandbox.json
-and six figures (PNG and SVG), prints a summary.
+under five rules, signal beside deviation over dimensions and block sizes, and rules that are told
+the curvature. Writes sandbox.json and seven figures (PNG and SVG), prints a summary.
 Needs matplotlib and tqdm: pip install "risegrad[lab]"."""
 EXAMPLES: tuple[str, ...] = (
     "rise sandbox",

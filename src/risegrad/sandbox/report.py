@@ -103,6 +103,7 @@ def record(results: Results) -> Json:
             "equal_progress": [
                 asdict(row) | {"subject": row.subject.name} for row in results.equal_progress
             ],
+            "informed": asdict(results.informed),
         },
         "speed": [asdict(point) | {"ratio": point.ratio} for point in results.speed],
     }

@@ -23,6 +23,7 @@ from risegrad.sandbox.frontier import (
     measure_equal_progress,
     subjects,
 )
+from risegrad.sandbox.informed import InformedMeasurement, measure_informed
 from risegrad.sandbox.problem import Quadratic, diagonal, even_gradient, rotated
 from risegrad.sandbox.sensitivity import ratio_by_gradient
 from risegrad.sandbox.settings import Settings
@@ -35,7 +36,7 @@ from risegrad.sandbox.trajectory import Tasks, make_tasks
 TRAJECTORY_D = 64  # the recursions cost d^3 per step and learning rate
 SPEED_QUERIES = (1, 4, 16, 64)
 COMPARED_QUERIES = 2  # the query count at which the paper gives the blockwise ratio
-STAGES = 12
+STAGES = 13
 
 Tick = Callable[[str], None]
 """Called before each of the ``STAGES`` stages with a few words about it."""
@@ -57,6 +58,7 @@ class Results:
     tasks: Tasks
     courses: list[Course]
     equal_progress: list[EqualProgress]
+    informed: InformedMeasurement
     closed_forms: dict[str, float]
     ratio_by_gradient: dict[str, float]
     """exact blockwise / global deviation at the paper's query count"""
@@ -91,6 +93,8 @@ def run(settings: Settings, tick: Tick = lambda words: None) -> Results:
     courses = _courses(tasks, s)
     tick("trajectory: equal progress")
     equal = measure_equal_progress(tasks, s.q, s.block)
+    tick("from blind to informed")
+    informed = measure_informed(tasks, s.q, s.steps, s.seed)
     tick("closed forms")
     closed_forms = closed_form_errors(turned, s.q, s.block, tasks)
     tick("speed of the samplers")
@@ -107,6 +111,7 @@ def run(settings: Settings, tick: Tick = lambda words: None) -> Results:
         tasks=tasks,
         courses=courses,
         equal_progress=equal,
+        informed=informed,
         closed_forms=closed_forms,
         ratio_by_gradient=ratio_by_gradient(wide, COMPARED_QUERIES, s.block, s.seed),
         speed=[measure_speed(s.large_d, q, s.seed) for q in SPEED_QUERIES],

@@ -1,1 +1,1 @@
-"""The five figures, each a function from results to a matplotlib ``Figure``."""
+"""The figures, each a function from results to a matplotlib ``Figure``."""

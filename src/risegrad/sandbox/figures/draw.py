@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 
 from risegrad.sandbox.figures.curvature import draw_curvature
 from risegrad.sandbox.figures.exposure import draw_exposure
+from risegrad.sandbox.figures.informed import draw_informed
 from risegrad.sandbox.figures.style import save, style
 from risegrad.sandbox.figures.sweep import draw_sweep
 from risegrad.sandbox.figures.trajectory import draw_trajectory
@@ -20,6 +21,7 @@ FIGURES: dict[str, Callable[[Results], Figure]] = {
     "figure-4-rotated": draw_rotated,
     "figure-5-trajectory": draw_trajectory,
     "figure-6-sweep": draw_sweep,
+    "figure-7-informed": lambda results: draw_informed(results.informed, results.settings.steps),
 }
 
 
