@@ -42,6 +42,8 @@ def config(**changes):
     for name, value in changes.items():
         merged = isinstance(value, dict) and isinstance(plain.get(name), dict)
         plain[name] = plain[name] | value if merged else value
+    if plain["rule"].get("name") == "fo":
+        plain["rule"].pop("q", None)  # a setting that a rule does not use is an error
     return plain
 
 

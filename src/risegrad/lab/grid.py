@@ -3,14 +3,23 @@
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any
 
 from risegrad.lab.experiment import LARGEST_GRID, Experiment, RowTable, Table
 from risegrad.lab.records import Row
-from risegrad.settings import as_plain, digest, merge, override, place_value, unknown
+from risegrad.settings import (
+    Unused,
+    as_plain,
+    digest,
+    merge,
+    override,
+    place_value,
+    unknown,
+    without,
+)
 
 LOCATIONS = frozenset({"data", "weights"})
 """Keys that say where something lies on this machine, not what it is."""
@@ -43,13 +52,32 @@ class Cell:
         return f"{self.row.label} seed {self.seed}"
 
 
+@dataclass(frozen=True)
+class Layers:
+    """A row's settings by who gave them: what all rows share, the row's own, the command line."""
+
+    shared: Table
+    own: Table
+    overrides: Table
+
+    def merged(self) -> Table:
+        return merge(merge(self.shared, self.own), self.overrides)
+
+    def relieved_of(self, places: Iterable[str]) -> "Layers":
+        """Without what was said to all rows at these places; what the row itself says stays."""
+        shared, overrides = without(self.shared, places), without(self.overrides, places)
+        return replace(self, shared=shared, overrides=overrides)
+
+
 def expand(experiment: Experiment, read_config: ReadConfig) -> list[Cell]:
     """Every row, every combination that it varies, every seed; no run twice."""
     cells: dict[str, Cell] = {}
     rows = _rows(experiment)
     if len(rows) * len(experiment.seeds) > LARGEST_GRID:
         raise ValueError(f"{experiment.name}: more than {LARGEST_GRID} runs")
-    for order, (row, plain) in enumerate(rows):
+    unused = [_unused(layers.merged(), read_config) for _, layers in rows]
+    for order, (row, layers) in enumerate(rows):
+        plain = layers.relieved_of(unused[order]).merged()
         for seed in experiment.seeds:
             cell = _cell(experiment.name, row, order, plain | {"seed": seed}, read_config)
             if cell.id in cells:
@@ -58,6 +86,7 @@ def expand(experiment: Experiment, read_config: ReadConfig) -> list[Cell]:
                     f"run: all their settings agree"
                 )
             cells[cell.id] = cell
+    _check_use(experiment.name, unused)
     return list(cells.values())
 
 
@@ -99,7 +128,25 @@ def _cell(experiment: str, row: Row, order: int, plain: Table, read_config: Read
     )
 
 
-def _rows(experiment: Experiment) -> list[tuple[Row, Table]]:
+def _unused(plain: Table, read_config: ReadConfig) -> Mapping[str, str]:
+    """Places whose settings this row has no use for, and why."""
+    try:
+        read_config(plain)
+    except Unused as error:
+        return error.reasons
+    except ValueError:  # comes again, with the row's name
+        pass
+    return {}
+
+
+def _check_use(experiment: str, unused: Sequence[Mapping[str, str]]) -> None:
+    """What is said to all rows must be of use to one."""
+    for place, reason in unused[0].items():
+        if all(place in reasons for reasons in unused):
+            raise ValueError(f"{experiment}: no row uses {place}, which {reason}")
+
+
+def _rows(experiment: Experiment) -> list[tuple[Row, Layers]]:
     found = [pair for table in experiment.rows for pair in _variants(experiment, table)]
     for label, times in Counter(row.label for row, _ in found).items():
         if times > 1:
@@ -107,20 +154,22 @@ def _rows(experiment: Experiment) -> list[tuple[Row, Table]]:
     return found
 
 
-def _variants(experiment: Experiment, table: RowTable) -> Iterator[tuple[Row, Table]]:
+def _variants(experiment: Experiment, table: RowTable) -> Iterator[tuple[Row, Layers]]:
     """The row, once for every combination of what it varies."""
-    base = merge({"domain": experiment.domain} | experiment.given(), table.given())
+    shared = {"domain": experiment.domain} | experiment.given()
     for values in itertools.product(*table.vary.values()):
-        plain, varied = base, dict(zip(table.vary, values, strict=True))
+        own, varied = table.given(), dict(zip(table.vary, values, strict=True))
+        overrides: Table = {}
         try:
             for place, value in varied.items():
-                plain = place_value(plain, place, value)
+                own = place_value(own, place, value)
             for assignment in experiment.overrides:
-                plain = override(plain, assignment)
-            label = _label(table.label, plain, varied)
+                overrides = override(overrides, assignment)
+            layers = Layers(shared, own, overrides)
+            label = _label(table.label, layers.merged(), varied)
         except ValueError as error:
             raise ValueError(f"{experiment.name}: row {table.label!r}: {error}") from error
-        yield Row(label, table.section, table.paper, table.baseline), plain
+        yield Row(label, table.section, table.paper, table.baseline, why=table.why), layers
 
 
 PLACEHOLDER = re.compile(r"\{([a-z_]+(?:\.[a-z0-9_]+)+)\}")
