@@ -197,15 +197,16 @@ def _text(value: Any) -> str:
 
 
 def choose(cells: list[Cell], only: Sequence[str]) -> list[Cell]:
-    """The cells with one of these labels, or whose id begins so; all of them if none is given."""
+    """The cells of these rows or sections, or whose id begins so; all of them if none is given."""
     if not only:
         return cells
     for word in only:
         if not any(_matches(cell, word) for cell in cells):
-            labels = dict.fromkeys(cell.row.label for cell in cells)
-            raise ValueError(f"--only {word!r}: {unknown(word, labels)}")
+            names = [name for cell in cells for name in (cell.row.section, cell.row.label) if name]
+            raise ValueError(f"--only {word!r}: {unknown(word, dict.fromkeys(names))}")
     return [cell for cell in cells if any(_matches(cell, word) for word in only)]
 
 
 def _matches(cell: Cell, word: str) -> bool:
-    return cell.row.label == word or (len(word) >= 4 and cell.id.startswith(word))
+    named = word in (cell.row.label, cell.row.section)
+    return named or (len(word) >= 4 and cell.id.startswith(word))
