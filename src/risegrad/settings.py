@@ -75,6 +75,20 @@ def as_plain(instance: Any) -> Any:
     return instance
 
 
+def without(plain: Mapping[str, Any], places: Iterable[str], above: str = "") -> dict[str, Any]:
+    """The tables without what stands at some dotted places.
+
+    >>> without({"stream": {"data": "x", "base": 2}}, ["stream.data"])
+    {'stream': {'base': 2}}
+    """
+    gone = set(places)
+    return {
+        key: without(value, gone, f"{above}{key}.") if isinstance(value, Mapping) else value
+        for key, value in plain.items()
+        if f"{above}{key}" not in gone
+    }
+
+
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """``over`` laid over ``base``, table by table and key by key; neither is changed."""
     merged = dict(base)
@@ -83,22 +97,6 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         both = isinstance(below, Mapping) and isinstance(value, Mapping)
         merged[key] = merge(below, value) if both else value  # type: ignore[arg-type]
     return merged
-
-
-def without(mapping: Mapping[str, Any], places: Iterable[str]) -> dict[str, Any]:
-    """The mapping without the values at dotted places, where it has them.
-
-    >>> without({"rule": {"name": "fo", "q": 4}}, ["rule.q", "host.name"])
-    {'rule': {'name': 'fo'}}
-    """
-    left = dict(mapping)
-    for place in places:
-        first, _, rest = place.partition(".")
-        if not rest:
-            left.pop(first, None)
-        elif isinstance(left.get(first), Mapping):
-            left[first] = without(left[first], [rest])
-    return left
 
 
 def override(mapping: Mapping[str, Any], assignment: str) -> dict[str, Any]:

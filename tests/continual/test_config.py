@@ -113,8 +113,13 @@ def test_so_it_is_on_the_command_line(tmp_path):
     assert on == ["gradient", "gradient", "update"]
 
 
-@pytest.mark.parametrize("more", ['rule = { name = "zo", on = "update" }\n',
-                                  'rule = { name = "zo" }\n[rows.vary]\n"rule.on" = ["update"]\n'])  # fmt: skip
+@pytest.mark.parametrize(
+    "more",
+    [
+        'rule = { name = "zo", on = "update" }\n',
+        'rule = { name = "zo" }\n[rows.vary]\n"rule.on" = ["update"]\n',
+    ],
+)
 def test_what_a_row_says_must_be_of_use_to_it(tmp_path, more):
     text = HEAD + '[rule]\non = "update"\n' + ROWS + '[[rows]]\nlabel = "ZO on"\n' + more
     message = r"x: row 'ZO on.*: rule\.on is not used by rule 'zo' but by rise"
@@ -192,4 +197,3 @@ def test_a_pattern_that_matches_nothing_is_named_with_the_parameters():
         after_one_step({"name": "rise", "exempt": ["head.*"]}, host={"head_rule": "fo"})
     with pytest.raises(ValueError, match=r"rule\.exempt and rule\.only leave no parameter to sha"):
         after_one_step({"name": "rise", "exempt": ["*"]})
-

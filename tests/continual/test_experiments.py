@@ -21,7 +21,9 @@ def cells(name, *overrides):
 
 def training_of(cell):
     groups = {
-        f"{group}.{key}": cell.config[group][key] for group in ("head", "adapter") for key in TRAINING
+        f"{group}.{key}": cell.config[group][key]
+        for group in ("head", "adapter")
+        for key in TRAINING
     }
     return json.dumps(groups | {"loop": cell.config["loop"]}, sort_keys=True)
 
@@ -47,7 +49,10 @@ SMALL_IMAGES = (
 
 @pytest.mark.parametrize(
     "cell",
-    [*cells("table1-cifar100-inc5", *SMALL_IMAGES), *cells("table3-imagenet-r-inc5", *SMALL_IMAGES)],
+    [
+        *cells("table1-cifar100-inc5", *SMALL_IMAGES),
+        *cells("table3-imagenet-r-inc5", *SMALL_IMAGES),
+    ],
     ids=lambda cell: cell.row.label,
 )
 def test_every_row_of_the_vision_tables_runs(cell, tmp_path):

@@ -3,28 +3,18 @@
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
 from risegrad.lab.experiment import LARGEST_GRID, Experiment, RowTable, Table
+from risegrad.lab.layers import Layers, ReadConfig, check_use, unused_by
 from risegrad.lab.records import Row
-from risegrad.settings import (
-    Unused,
-    as_plain,
-    digest,
-    merge,
-    override,
-    place_value,
-    unknown,
-    without,
-)
+from risegrad.settings import as_plain, digest, override, place_value, unknown
 
 LOCATIONS = frozenset({"data", "weights"})
 """Keys that say where something lies on this machine, not what it is."""
-
-ReadConfig = Callable[[Mapping[str, Any]], Any]
 
 
 @dataclass(frozen=True)
@@ -52,30 +42,13 @@ class Cell:
         return f"{self.row.label} seed {self.seed}"
 
 
-@dataclass(frozen=True)
-class Layers:
-    """A row's settings by who gave them: what all rows share, the row's own, the command line."""
-
-    shared: Table
-    own: Table
-    overrides: Table
-
-    def merged(self) -> Table:
-        return merge(merge(self.shared, self.own), self.overrides)
-
-    def relieved_of(self, places: Iterable[str]) -> "Layers":
-        """Without what was said to all rows at these places; what the row itself says stays."""
-        shared, overrides = without(self.shared, places), without(self.overrides, places)
-        return replace(self, shared=shared, overrides=overrides)
-
-
 def expand(experiment: Experiment, read_config: ReadConfig) -> list[Cell]:
     """Every row, every combination that it varies, every seed; no run twice."""
     cells: dict[str, Cell] = {}
     rows = _rows(experiment)
     if len(rows) * len(experiment.seeds) > LARGEST_GRID:
         raise ValueError(f"{experiment.name}: more than {LARGEST_GRID} runs")
-    unused = [_unused(layers.merged(), read_config) for _, layers in rows]
+    unused = [unused_by(layers.merged(), read_config) for _, layers in rows]
     for order, (row, layers) in enumerate(rows):
         plain = layers.relieved_of(unused[order]).merged()
         for seed in experiment.seeds:
@@ -86,7 +59,7 @@ def expand(experiment: Experiment, read_config: ReadConfig) -> list[Cell]:
                     f"run: all their settings agree"
                 )
             cells[cell.id] = cell
-    _check_use(experiment.name, unused)
+    check_use(experiment.name, unused)
     return list(cells.values())
 
 
@@ -126,24 +99,6 @@ def _cell(experiment: str, row: Row, order: int, plain: Table, read_config: Read
     return Cell(
         experiment, row, order, plain["seed"], absolute(settings), config, id=digest(config)
     )
-
-
-def _unused(plain: Table, read_config: ReadConfig) -> Mapping[str, str]:
-    """Places whose settings this row has no use for, and why."""
-    try:
-        read_config(plain)
-    except Unused as error:
-        return error.reasons
-    except ValueError:  # comes again, with the row's name
-        pass
-    return {}
-
-
-def _check_use(experiment: str, unused: Sequence[Mapping[str, str]]) -> None:
-    """What is said to all rows must be of use to one."""
-    for place, reason in unused[0].items():
-        if all(place in reasons for reasons in unused):
-            raise ValueError(f"{experiment}: no row uses {place}, which {reason}")
 
 
 def _rows(experiment: Experiment) -> list[tuple[Row, Layers]]:
