@@ -1,6 +1,8 @@
 """The experiment files that come along: fair comparisons, and every row can run."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,7 @@ from risegrad.continual.run import perform, read_config
 from risegrad.lab import library
 from risegrad.lab.experiment import load_experiment
 from risegrad.lab.grid import expand
+from risegrad.settings import override
 
 TRAINING = ("epochs", "optimizer", "momentum", "weight_decay", "schedule", "clip")
 """What must not differ between rules without a reason; learning rates are chosen for each."""
@@ -100,3 +103,48 @@ def test_every_row_of_the_language_tables_runs(label, texts, tmp_path):
 def test_the_language_tables_have_the_same_rows():
     orders = [labels(f"table2-order{n}") for n in (1, 2, 3)]
     assert orders[0] == orders[1] == orders[2]
+
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "reproduce.md"
+FILES = {"vision": "table1-domainnet-inc69", "language": "table2-order1"}
+
+
+def choices():
+    """The guide's tables: the domain, what was chosen and what changes it, as assignments."""
+    domain, found = "", []
+    for line in GUIDE.read_text(encoding="utf-8").splitlines():
+        columns = [column.strip() for column in line.strip("|").split("|")]
+        if len(columns) == 4 and columns[1] == "the paper":
+            domain = columns[0]
+        elif len(columns) == 4 and domain and "---" not in columns[0]:
+            here, change = (re.findall(r"`([a-z_]+\.[a-z_]+=[^`]+)`", text) for text in columns[2:])
+            found.append((domain, columns[0], here, change))
+    return found
+
+
+@pytest.mark.parametrize(("domain", "what", "here", "change"), choices())
+def test_what_the_guide_says_was_chosen_was_and_can_be_changed(domain, what, here, change):
+    configs = [cell.config for cell in cells(FILES[domain])]
+    for assignment in here:
+        section, key = assignment.partition("=")[0].split(".")
+        value = override({}, assignment)[section][key]
+        assert any(config[section].get(key) == value for config in configs), assignment
+    for assignment in change:
+        section, key = assignment.partition("=")[0].split(".")
+        changed = cells(FILES[domain], assignment)
+        assert [cell.config[section][key] for cell in changed] != [c[section][key] for c in configs]
+
+
+def test_the_guide_names_what_the_paper_leaves_open():
+    text = " ".join(what for _, what, _, _ in choices())
+    for word in (
+        "momentum",
+        "blocks",
+        "T5",
+        "weights",
+        "Learnable",
+        "queries",
+        "DomainNet",
+        "epochs",
+    ):
+        assert word in text

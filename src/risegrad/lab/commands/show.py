@@ -62,7 +62,7 @@ def execute(
     lines = [[run["label"], str(run["seed"]), run["id"][:12], run["state"]] for run in runs]
     print(f"\n{columns([['', 'seed', 'id', 'state'], *lines], right=False)}\n")
     for why, labels in _reasons(runs).items():
-        print(f"{', '.join(labels)}: {why}\n")
+        print(f"{'; '.join(labels)}: {why}\n")
     states = Counter(run["state"] for run in runs)
     print(f"{len(runs)} runs: " + ", ".join(f"{n} {state}" for state, n in states.items()))
     if left:
