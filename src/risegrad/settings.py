@@ -32,6 +32,14 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 T = TypeVar("T")
 
 
+class Unused(ValueError):
+    """Settings that were given and that nothing would look at: dotted places, and why."""
+
+    def __init__(self, reasons: Mapping[str, str]) -> None:
+        super().__init__("; ".join(f"{place} {reason}" for place, reason in reasons.items()))
+        self.reasons = dict(reasons)
+
+
 def read(cls: type[T], mapping: Mapping[str, Any], where: str = "") -> T:
     """An instance of the dataclass ``cls``; a ``ValueError`` names the dotted place of a mistake.
 
@@ -40,7 +48,7 @@ def read(cls: type[T], mapping: Mapping[str, Any], where: str = "") -> T:
     null: where None is allowed, the word ``"none"`` stands for it.
     """
     if not isinstance(mapping, Mapping):
-        raise _wrong(where, "a table", mapping)
+        raise wrong(where, "a table", mapping)
     known = {field.name: field for field in fields(cls) if field.init}  # type: ignore[arg-type]
     for key in mapping:
         if key not in known:
@@ -65,6 +73,20 @@ def as_plain(instance: Any) -> Any:
     if isinstance(instance, tuple | list):
         return [as_plain(value) for value in instance]
     return instance
+
+
+def without(plain: Mapping[str, Any], places: Iterable[str], above: str = "") -> dict[str, Any]:
+    """The tables without what stands at some dotted places.
+
+    >>> without({"stream": {"data": "x", "base": 2}}, ["stream.data"])
+    {'stream': {'base': 2}}
+    """
+    gone = set(places)
+    return {
+        key: without(value, gone, f"{above}{key}.") if isinstance(value, Mapping) else value
+        for key, value in plain.items()
+        if f"{above}{key}" not in gone
+    }
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -142,13 +164,13 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         return _one_of(args, value, where)
     if origin is Literal:
         if not any(type(value) is type(word) and value == word for word in args):
-            raise _wrong(where, f"one of {', '.join(map(repr, args))}", value)
+            raise wrong(where, f"one of {', '.join(map(repr, args))}", value)
         return value
     if origin is tuple:
         return _tuple(hint, args, value, where)
     if origin in (dict, Mapping):
         if not isinstance(value, Mapping):
-            raise _wrong(where, "a table", value)
+            raise wrong(where, "a table", value)
         return {key: _value(args[1], item, _join(where, key)) for key, item in value.items()}
     if is_dataclass(hint):
         return value if isinstance(value, hint) else read(hint, value, where)  # type: ignore[arg-type]
@@ -158,20 +180,20 @@ def _value(hint: Any, value: Any, where: str) -> Any:
 def _scalar(hint: Any, value: Any, where: str) -> Any:
     if hint is float and type(value) in (int, float):
         if not math.isfinite(value):
-            raise _wrong(where, "a finite number", value)
+            raise wrong(where, "a finite number", value)
         return float(value)
     if hint not in _WORDS:
         raise TypeError(f"{where}: settings cannot hold {hint}")
     if type(value) is not hint:
-        raise _wrong(where, _WORDS[hint], value)
+        raise wrong(where, _WORDS[hint], value)
     return value
 
 
 def _tuple(hint: Any, args: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
     if not isinstance(value, list | tuple):
-        raise _wrong(where, _words(hint), value)
+        raise wrong(where, _words(hint), value)
     if args[-1] is not Ellipsis and len(args) != len(value):
-        raise _wrong(where, _words(hint), value)
+        raise wrong(where, _words(hint), value)
     kinds = [args[0]] * len(value) if args[-1] is Ellipsis else args
     return tuple(
         _value(kind, item, f"{where}[{n}]")
@@ -194,7 +216,7 @@ def _one_of(args: tuple[Any, ...], value: Any, where: str) -> Any:
     except ValueError:
         if len(kinds) == 1:
             raise
-        raise _wrong(where, " or ".join(map(_words, args)), value) from None
+        raise wrong(where, " or ".join(map(_words, args)), value) from None
 
 
 _WORDS = {str: "a text", int: "an integer", float: "a number", bool: "true or false"}
@@ -214,7 +236,8 @@ def _words(hint: Any) -> str:
     return _WORDS.get(hint, "a table")
 
 
-def _wrong(where: str, expected: str, value: Any) -> ValueError:
+def wrong(where: str, expected: str, value: Any) -> ValueError:
+    """The error for a value of another kind than expected at a dotted place."""
     if isinstance(value, Mapping):
         got = "a table"
     else:

@@ -42,6 +42,9 @@ def config(**changes):
     for name, value in changes.items():
         merged = isinstance(value, dict) and isinstance(plain.get(name), dict)
         plain[name] = plain[name] | value if merged else value
+    rule, host = plain["rule"], plain["host"]["name"]
+    if (rule.get("name") or ("zo" if host.startswith("zo-fc") else "fo")) == "fo":
+        rule.pop("q", None)  # a setting that a rule does not use is an error
     return plain
 
 

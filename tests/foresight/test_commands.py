@@ -175,10 +175,34 @@ BAD = [
     ({"model": {"source": "timm", "name": 3}}, "model.name: expected a text, got 3"),
     ({"model": {"source": "timm", "name": "x", "lora": True}},
      "model.lora: expected an integer, got True"),
-    ({"model": {"source": "python", "name": "a:b", "lora": -1}},
+    ({"model": {"source": "timm", "name": "x", "lora": -1}},
      "model.lora must be an integer >= 0, got -1"),
     ({"model": {"source": "python", "name": "a:b", "rank": 8}},
      "model.rank: unknown. There are source, name"),
+    *[({"model": {"source": "python", "name": "a:b", key: value}},
+       f"model.{key} is not used by model.source 'python' but by timm")
+      for key, value in {"lora": 0, "path": "x", "targets": ["q"], "image_size": 8}.items()],
+    ({"model": {"source": "transformers", "image_size": 8}},
+     "model.image_size is not used by model.source 'transformers' but by timm"),
+    ({"model": {"source": "timm", "name": "x", "targets": ["qkv"]}},
+     "model.targets is not used by model.lora = 0, which adapts nothing"),
+    ({"model": {"source": "python", "name": "a:b"}, "data": {"batch": 16}},
+     "[data] is not used by model.source 'python': a:b makes the batches"),
+    ({"model": {"source": "timm", "name": "x"}, "data": {
+        "kind": "images", "historical": {"tasks": ["agnews"]}}},
+     "data.historical.tasks is not used by data.kind 'images'"),
+    ({"model": {"source": "transformers"}, "data": {
+        "kind": "texts", "incoming": {"classes": [1]}}},
+     "data.incoming.classes is not used by data.kind 'texts'"),
+    ({"model": {"source": "timm", "name": "x"}, "data": {"kind": "images", "tokens": 8}},
+     "data.tokens is not used by data.kind 'images'"),
+    ({"model": {"source": "timm", "name": "x"}, "data": {"kind": "texts"}},
+     "data.kind must be images for model.source 'timm', got 'texts'"),
+    ({"model": {"source": "transformers"}, "data": {"kind": "images"}},
+     "data.kind must be texts for model.source 'transformers', got 'images'"),
+    ({"model": {"source": "python", "name": "a:b"},
+      "validation": {"damages": [0.1], "step_sizes": [0.1]}},
+     "validation.damages is not used by validation.step_sizes, which stands in its place"),
     ({"model": {"source": "python", "name": "a:b"}, "validation": {"steps": 3}},
      "validation.steps: expected a list (an integer each), got 3"),
     ({"model": {"source": "python", "name": "a:b"}, "validation": {"steps": ["3"]}},
@@ -231,6 +255,16 @@ def test_mistakes_are_found_before_any_work(config, command, old, new, message):
     command.add_arguments(parser)
     with pytest.raises(ValueError, match=message):
         command.plan(parser.parse_args([str(config)]))
+
+
+@pytest.mark.parametrize("command", [diagnose, local])
+@pytest.mark.parametrize("option", ["--model", "--data"])
+def test_paths_for_a_function_that_makes_everything_itself(config, command, option):
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    words = [str(config), option, "there"]
+    with pytest.raises(ValueError, match=f"{option} is not used by model.source 'python'"):
+        command.plan(parser.parse_args(words))
 
 
 def test_bad_files(tmp_path):

@@ -111,6 +111,11 @@ def test_a_file_is_found_from_elsewhere(
         (HEAD + '[[rows]]\nlabel = "{rule.q}"\n', "the label's {rule.q} is not set in the file"),
         (HEAD + '[[rows]]\nlabel = " "\n', "rows[0]: label must not be blank"),
         (HEAD + "overrides = []\n" + ROW, "overrides: unknown"),
+        (HEAD + ROW + "why = 3\n", "rows[0].why: expected a text, got 3"),
+        (HEAD + ROW + "baseline = true\n" + ROW.replace('"a"', '"b"') + "baseline = true\n",
+         "section '' must have at most one baseline, got 'a', 'b'"),
+        (HEAD + ROW + "baseline = true\nsection = 's'\n[rows.vary]\n'rule.q' = [1, 2]\n",
+         "section 's' must have at most one baseline, got 'a' and what it varies"),
         ("not toml", "is not TOML"),
     ],
 )  # fmt: skip
@@ -166,6 +171,20 @@ def test_wrong_overrides_are_named(small: Path) -> None:
         ValueError, match=re.escape("'FO seed 0' and 'RISE (q=4) seed 0' are the same")
     ):
         cells_of(small, "rule.q=4")
+
+
+def test_sections_have_a_baseline_each(write: Write) -> None:
+    row = '[[rows]]\nlabel = "{0}"\nsection = "{0}"\nbaseline = true\nrule = {{ q = {1} }}\n'
+    cells = cells_of(write(HEAD + row.format("a", 1) + row.format("b", 2)))
+    assert [cell.row.baseline for cell in cells] == [True, True]
+
+
+def test_a_section_is_chosen_by_its_name(write: Write) -> None:
+    other = '[[rows]]\nlabel = "b"\nsection = "Controls"\n[rows.vary]\n"rule.q" = [2, 3]\n'
+    cells = cells_of(write(HEAD + ROW + other))
+    assert choose(cells, ["Controls"]) == cells[1:]
+    with pytest.raises(ValueError, match="--only 'Control': unknown, did you mean 'Controls'"):
+        choose(cells, ["Control"])
 
 
 def test_cells_are_chosen_by_label_or_id(small: Path) -> None:

@@ -52,6 +52,22 @@ def test_the_whole_grid_then_nothing_more(small: Path, tmp_path: Path, capsys: C
     assert before == {path: path.stat().st_mtime_ns for path in before}
 
 
+def test_why_a_row_trains_otherwise_is_shown_kept_and_reported(
+    write: Write, tmp_path: Path, capsys: Capture
+) -> None:
+    path, out = write(ONE.replace('"FO"', '"FO"\nwhy = "as the paper does"')), tmp_path / "out"
+    assert rise("show", path, "--out", out) == 0
+    assert "\nFO: as the paper does\n" in capsys.readouterr().out
+    assert rise("show", path, "--out", out, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["runs"][0]["why"] == "as the paper does"
+    assert rise("run", path, "--out", out) == 0
+    ((record,), _) = read_records([out])
+    assert record.row.why == "as the paper does"
+    assert rise("report", out, "--out", tmp_path / "report.html") == 0
+    text = (tmp_path / "report.html").read_text()
+    assert "small, FO, seed 0: as the paper does" in text
+
+
 def test_a_record_has_what_it_should(write: Write, tmp_path: Path) -> None:
     data, out = tmp_path / "data.bin", tmp_path / "out"
     data.write_bytes(b"abc")
@@ -63,7 +79,7 @@ def test_a_record_has_what_it_should(write: Write, tmp_path: Path) -> None:
     assert content["id"] == cell.id
     assert content["config"] == cell.config
     assert content["row"] == {
-        "label": "FO", "section": "", "paper": None, "baseline": True, "order": 0
+        "label": "FO", "section": "", "paper": None, "baseline": True, "order": 0, "why": ""
     }  # fmt: skip
     run = content["run"]
     assert run["resumed"] == 0

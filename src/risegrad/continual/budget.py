@@ -41,6 +41,13 @@ class Budget:
         check_number("weight_decay", self.weight_decay, at_least=0)
         check_number("clip", self.clip, at_least=0)
 
+    def unused(self) -> dict[str, str]:
+        """Settings away from their defaults that the optimizer would not look at, and why."""
+        if self.optimizer == "sgd" or self.momentum == Budget.momentum:
+            return {}
+        reason = f"is not used by optimizer {self.optimizer!r} but by sgd; got {self.momentum}"
+        return {"momentum": reason}
+
     def lr_at(self, epoch: int) -> float:
         """The learning rate of an epoch, counted from 0.
 

@@ -35,6 +35,8 @@ class Host(ABC):
     name: ClassVar[str] = "host"
     Settings: ClassVar[type[Any]]
     """The dataclass of its own settings, where it is chosen by name."""
+    default_rule: ClassVar[str] = "fo"
+    """The rule where the settings name none."""
     main_score = "accuracy"
     scores_ahead: bool = False
     """Whether it can be scored on tasks before their turn: then all are before the stream, and the

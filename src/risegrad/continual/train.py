@@ -20,6 +20,7 @@ from risegrad.continual.additions.compose import check_session
 from risegrad.continual.batches import epoch_batches, load
 from risegrad.continual.devices import Devices
 from risegrad.continual.progress import Report
+from risegrad.continual.rules import check_scope
 from risegrad.continual.seeds import seed_for
 from risegrad.continual.session import Batch, Group, Ref, Session
 from risegrad.zeroth_order import spsa
@@ -72,13 +73,17 @@ class SessionTraining:
         self.step = 0
         self._epoch = 0
         _check_zeroth_order(session)
+        check_scope(
+            (group.rule, [f"{group.name}.{name}" for name in group.parameters])
+            for group in session.groups
+        )
         for addition in additions:
             check_session(session, addition)
         for group in session.groups:
             optimizer = group.budget.make_optimizer(group.parameters.values())
             # A new optimizer counts its steps from 0: each session's draws need their own seed.
             shape_seed = seed_for(seed, "shape", session.task, group.name)
-            group.rule.attach(optimizer, group.parameters, shape_seed)
+            group.rule.attach(optimizer, group.name, group.parameters, shape_seed)
             self.optimizers[group.name] = optimizer
         for addition in additions:
             addition.begin(self)

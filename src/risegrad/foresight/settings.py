@@ -16,6 +16,13 @@ from risegrad.settings import read, unknown
 
 SOURCES = ("python", "timm", "transformers")
 KINDS = ("images", "texts")
+SOURCE_USES: dict[str, tuple[str, ...]] = {
+    "python": ("source", "name", "arguments"),
+    "timm": ("source", "name", "path", "lora", "targets", "image_size", "arguments"),
+    "transformers": ("source", "name", "path", "lora", "targets"),
+}
+"""Which settings of the model each source looks at."""
+SOURCE_READS = {"timm": "images", "transformers": "texts"}
 
 
 @dataclass(frozen=True)
@@ -130,8 +137,9 @@ def parse(content: Mapping[str, Any], folder: str = ".") -> Settings:
             raise ValueError(f"{name}: {unknown(name, tables)}")
     found = read(Settings, {**content, "folder": folder})
     _check_model(found.model)
+    _check_used(found, content)
     if found.model.source != "python":
-        _check_data(found.data)
+        _check_data(found.data, found.model.source)
     check_number("warmup.steps", found.warmup.steps, at_least=0, whole=True)
     _check_validation(found.validation)
     return found
@@ -146,8 +154,37 @@ def _check_model(m: ModelSettings) -> None:
     check_number("model.lora", m.lora, at_least=0, whole=True)
 
 
-def _check_data(d: DataSettings) -> None:
+def _check_used(found: Settings, content: Mapping[str, Any]) -> None:
+    """What a file says and nothing would look at is a mistake or a wrong hope."""
+    source, data = found.model.source, content.get("data", {})
+    for key in content["model"]:
+        if key not in SOURCE_USES[source]:
+            users = [name for name, uses in SOURCE_USES.items() if key in uses]
+            raise _unused(f"model.{key}", f"model.source {source!r} but by {', '.join(users)}")
+    if found.model.targets and not found.model.lora:
+        raise _unused("model.targets", "model.lora = 0, which adapts nothing")
+    if source == "python" and data:
+        raise _unused("[data]", f"model.source 'python': {found.model.name} makes the batches")
+    other = {"images": "tasks", "texts": "classes"}.get(found.data.kind)
+    for name in ("historical", "incoming"):
+        if other and other in data.get(name, {}):
+            raise _unused(f"data.{name}.{other}", f"data.kind {found.data.kind!r}")
+    if "tokens" in data and found.data.kind == "images":
+        raise _unused("data.tokens", "data.kind 'images'")
+    if {"damages", "step_sizes"} <= set(content.get("validation", {})):
+        raise _unused("validation.damages", "validation.step_sizes, which stands in its place")
+
+
+def _unused(place: str, words: str) -> ValueError:
+    return ValueError(f"{place} is not used by {words}")
+
+
+def _check_data(d: DataSettings, source: str) -> None:
     check_choice("data.kind", d.kind, KINDS)
+    if d.kind != SOURCE_READS[source]:
+        raise ValueError(
+            f"data.kind must be {SOURCE_READS[source]} for model.source {source!r}, got {d.kind!r}"
+        )
     check_positive_int("data.batch", d.batch)
     wanted = "classes" if d.kind == "images" else "tasks"
     for name, part in (("historical", d.historical), ("incoming", d.incoming)):
@@ -169,6 +206,11 @@ def _check_validation(v: ValidationSettings) -> None:
 
 def with_paths(settings: Settings, model: str | None, data: str | None) -> Settings:
     """The settings with paths from the command line, which come before those of the file."""
+    for option, path in (("--model", model), ("--data", data)):
+        if path is not None and settings.model.source == "python":
+            raise _unused(
+                option, f"model.source 'python': {settings.model.name} makes model and batches"
+            )
     return replace(
         settings,
         model=replace(settings.model, path=model or settings.model.path),

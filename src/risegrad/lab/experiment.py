@@ -1,5 +1,6 @@
 """Experiment files: TOML, read strictly; ``docs/lab.md`` explains the format."""
 
+import math
 import re
 import tomllib
 from collections.abc import Sequence
@@ -47,6 +48,8 @@ class RowTable(Sections):
     section: str = ""
     paper: PaperCell | None = None
     baseline: bool = False
+    why: str = ""
+    """The reason, where it trains otherwise than the rows that it is compared with."""
     vary: Table = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -57,6 +60,10 @@ class RowTable(Sections):
                 raise ValueError(f"vary.{place}: {unknown(place.split('.')[0], SECTIONS)}")
             if not isinstance(values, list) or not values:
                 raise ValueError(f"vary.{place} must be a list of values, got {values!r}")
+
+    @property
+    def variants(self) -> int:
+        return math.prod(len(values) for values in self.vary.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +88,18 @@ class File(Sections):
             raise ValueError("rows: there must be at least one")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds must be different integers, got {list(self.seeds)}")
+        self._check_baselines()
+
+    def _check_baselines(self) -> None:
+        """Differences refer to the one baseline of a section; of two, neither would be it."""
+        for section in {row.section for row in self.rows}:
+            rows = [row for row in self.rows if row.section == section and row.baseline]
+            if sum(row.variants for row in rows) > 1:
+                labels = ", ".join(repr(row.label) for row in rows)
+                raise ValueError(
+                    f"section {section!r} must have at most one baseline, got {labels}"
+                    + " and what it varies" * (len(rows) == 1)
+                )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,19 +3,18 @@
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
 from risegrad.lab.experiment import LARGEST_GRID, Experiment, RowTable, Table
+from risegrad.lab.layers import Layers, ReadConfig, check_use, unused_by
 from risegrad.lab.records import Row
-from risegrad.settings import as_plain, digest, merge, override, place_value, unknown
+from risegrad.settings import as_plain, digest, override, place_value, unknown
 
 LOCATIONS = frozenset({"data", "weights"})
 """Keys that say where something lies on this machine, not what it is."""
-
-ReadConfig = Callable[[Mapping[str, Any]], Any]
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,9 @@ def expand(experiment: Experiment, read_config: ReadConfig) -> list[Cell]:
     rows = _rows(experiment)
     if len(rows) * len(experiment.seeds) > LARGEST_GRID:
         raise ValueError(f"{experiment.name}: more than {LARGEST_GRID} runs")
-    for order, (row, plain) in enumerate(rows):
+    unused = [unused_by(layers.merged(), read_config) for _, layers in rows]
+    for order, (row, layers) in enumerate(rows):
+        plain = layers.relieved_of(unused[order]).merged()
         for seed in experiment.seeds:
             cell = _cell(experiment.name, row, order, plain | {"seed": seed}, read_config)
             if cell.id in cells:
@@ -58,6 +59,7 @@ def expand(experiment: Experiment, read_config: ReadConfig) -> list[Cell]:
                     f"run: all their settings agree"
                 )
             cells[cell.id] = cell
+    check_use(experiment.name, unused)
     return list(cells.values())
 
 
@@ -99,7 +101,7 @@ def _cell(experiment: str, row: Row, order: int, plain: Table, read_config: Read
     )
 
 
-def _rows(experiment: Experiment) -> list[tuple[Row, Table]]:
+def _rows(experiment: Experiment) -> list[tuple[Row, Layers]]:
     found = [pair for table in experiment.rows for pair in _variants(experiment, table)]
     for label, times in Counter(row.label for row, _ in found).items():
         if times > 1:
@@ -107,20 +109,22 @@ def _rows(experiment: Experiment) -> list[tuple[Row, Table]]:
     return found
 
 
-def _variants(experiment: Experiment, table: RowTable) -> Iterator[tuple[Row, Table]]:
+def _variants(experiment: Experiment, table: RowTable) -> Iterator[tuple[Row, Layers]]:
     """The row, once for every combination of what it varies."""
-    base = merge({"domain": experiment.domain} | experiment.given(), table.given())
+    shared = {"domain": experiment.domain} | experiment.given()
     for values in itertools.product(*table.vary.values()):
-        plain, varied = base, dict(zip(table.vary, values, strict=True))
+        own, varied = table.given(), dict(zip(table.vary, values, strict=True))
+        overrides: Table = {}
         try:
             for place, value in varied.items():
-                plain = place_value(plain, place, value)
+                own = place_value(own, place, value)
             for assignment in experiment.overrides:
-                plain = override(plain, assignment)
-            label = _label(table.label, plain, varied)
+                overrides = override(overrides, assignment)
+            layers = Layers(shared, own, overrides)
+            label = _label(table.label, layers.merged(), varied)
         except ValueError as error:
             raise ValueError(f"{experiment.name}: row {table.label!r}: {error}") from error
-        yield Row(label, table.section, table.paper, table.baseline), plain
+        yield Row(label, table.section, table.paper, table.baseline, why=table.why), layers
 
 
 PLACEHOLDER = re.compile(r"\{([a-z_]+(?:\.[a-z0-9_]+)+)\}")
@@ -148,15 +152,16 @@ def _text(value: Any) -> str:
 
 
 def choose(cells: list[Cell], only: Sequence[str]) -> list[Cell]:
-    """The cells with one of these labels, or whose id begins so; all of them if none is given."""
+    """The cells of these rows or sections, or whose id begins so; all of them if none is given."""
     if not only:
         return cells
     for word in only:
         if not any(_matches(cell, word) for cell in cells):
-            labels = dict.fromkeys(cell.row.label for cell in cells)
-            raise ValueError(f"--only {word!r}: {unknown(word, labels)}")
+            names = [name for cell in cells for name in (cell.row.section, cell.row.label) if name]
+            raise ValueError(f"--only {word!r}: {unknown(word, dict.fromkeys(names))}")
     return [cell for cell in cells if any(_matches(cell, word) for word in only)]
 
 
 def _matches(cell: Cell, word: str) -> bool:
-    return cell.row.label == word or (len(word) >= 4 and cell.id.startswith(word))
+    named = word in (cell.row.label, cell.row.section)
+    return named or (len(word) >= 4 and cell.id.startswith(word))

@@ -42,6 +42,7 @@ class Row:
     paper: PaperCell | None = None
     baseline: bool = False
     order: int = 0
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -240,8 +241,8 @@ def _row(part: Part) -> Row:
     paper = (
         PaperCell(cell.text("table"), cell.text("row"), cell.text("column", "")) if cell else None
     )
-    order = part.integer("order", 0)
-    return Row(label, part.text("section", ""), paper, part.flag("baseline"), order)
+    order, why = part.integer("order", 0), part.text("why", "")
+    return Row(label, part.text("section", ""), paper, part.flag("baseline"), order, why)
 
 
 def _result(part: Part) -> Result:

@@ -82,20 +82,17 @@ def test_noise_controls(data, weights, tmp_path, host, rule, on):
 def test_mean_matched_on_the_update_is_a_smaller_step(data, weights, tmp_path, precision):
     """On the gradient AdamW does not see it; on the update each tensor moves less."""
     moved = {}
-    for on in ("gradient", "update"):
-        for name in ("fo", "mean-matched"):
-            plain = config(
-                data, weights, rule={"name": name, "on": on}, loop={"precision": precision}
-            )
-            host = make_host(read_config(plain), Devices(precision))
-            layer = next(iter(host.kit.model.layers.values()))
-            before = layer.A.detach().clone()
-            kit = host.kit
-            training = SessionTraining(host.begin(0), kit.loop, kit.devices, (), 0)
-            training.epoch(0, silent)
-            moved[name, on] = (layer.A.detach() - before).norm().item()
+    for name, on in (("fo", "gradient"), ("mean-matched", "gradient"), ("mean-matched", "update")):
+        plain = config(data, weights, rule={"name": name, "on": on}, loop={"precision": precision})
+        host = make_host(read_config(plain), Devices(precision))
+        layer = next(iter(host.kit.model.layers.values()))
+        before = layer.A.detach().clone()
+        kit = host.kit
+        training = SessionTraining(host.begin(0), kit.loop, kit.devices, (), 0)
+        training.epoch(0, silent)
+        moved[name, on] = (layer.A.detach() - before).norm().item()
     assert moved["mean-matched", "gradient"] == pytest.approx(moved["fo", "gradient"], rel=0.05)
-    assert moved["mean-matched", "update"] < 0.6 * moved["fo", "update"]
+    assert moved["mean-matched", "update"] < 0.6 * moved["fo", "gradient"]
 
 
 @pytest.mark.parametrize("host", ["seq-lora", "o-lora"])

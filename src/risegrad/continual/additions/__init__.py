@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 from risegrad.checks import check_choice
 from risegrad.continual.additions.agem import AgemSettings
@@ -15,7 +14,7 @@ from risegrad.continual.additions.gpm import GpmSettings
 from risegrad.continual.additions.lwf import LwfSettings
 from risegrad.continual.additions.replay import ReplaySettings
 from risegrad.continual.additions.sam import SamSettings
-from risegrad.settings import read
+from risegrad.settings import read, wrong
 
 __all__ = ["ADDITIONS", "AdditionSettings", "check_composition", "read_additions"]
 
@@ -32,11 +31,15 @@ ADDITIONS: dict[str, type[AdditionSettings]] = {kind.name: kind for kind in _ALL
 """The settings of every addition by name."""
 
 
-def read_additions(tables: Sequence[Mapping[str, Any]]) -> tuple[AdditionSettings, ...]:
-    """Settings from plain tables, each with a ``name``."""
+def read_additions(tables: object) -> tuple[AdditionSettings, ...]:
+    """Settings from a list of plain tables, each with a ``name``; mistakes are named by place."""
+    if not isinstance(tables, list | tuple):
+        raise wrong("additions", "a list of tables with a name each", tables)
     found = []
     for position, table in enumerate(tables):
         where = f"additions[{position}]"
+        if not isinstance(table, Mapping):
+            raise wrong(where, "a table with a name", table)
         check_choice(f"{where}.name", str(table.get("name", "")), ADDITIONS)
         found.append(read(ADDITIONS[table["name"]], table, where))
     return tuple(found)

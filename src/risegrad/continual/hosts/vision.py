@@ -27,7 +27,6 @@ class VisionHost(Host):
     """A frozen ViT with something beside it. ``Settings`` are the host's own, a dataclass."""
 
     summary: ClassVar[str]
-    default_rule: ClassVar[str] = "fo"
     Settings: ClassVar[type[HostSettings]] = HostSettings
     cached: ClassVar[bool] = False
     """Whether training sees features that were computed once."""

@@ -37,7 +37,6 @@ class LanguageHost(Host):
     """A frozen model with LoRA. ``Settings`` are the host's own, a dataclass."""
 
     summary: ClassVar[str]
-    default_rule: ClassVar[str] = "fo"
     main_score = "exact_match"
     masks_classes = False
     Settings: ClassVar[type[HostSettings]] = HostSettings

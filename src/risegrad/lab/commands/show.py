@@ -61,6 +61,8 @@ def execute(
         print(experiment.description)
     lines = [[run["label"], str(run["seed"]), run["id"][:12], run["state"]] for run in runs]
     print(f"\n{columns([['', 'seed', 'id', 'state'], *lines], right=False)}\n")
+    for why, labels in _reasons(runs).items():
+        print(f"{'; '.join(labels)}: {why}\n")
     states = Counter(run["state"] for run in runs)
     print(f"{len(runs)} runs: " + ", ".join(f"{n} {state}" for state, n in states.items()))
     if left:
@@ -68,6 +70,14 @@ def execute(
     for problem in dict.fromkeys(one["problem"] for one in works.values() if "problem" in one):
         print(f"no estimate: {problem}")
     return 0
+
+
+def _reasons(runs: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
+    """Why rows train otherwise than others, and which: each reason once."""
+    found: dict[str, list[str]] = {}
+    for label, why in {run["label"]: run["why"] for run in runs if run["why"]}.items():
+        found.setdefault(why, []).append(label)
+    return found
 
 
 def _estimate(cell: "Cell", work: "Workload") -> dict[str, Any]:
@@ -88,6 +98,7 @@ def _run(cell: "Cell", out: Path) -> dict[str, Any]:
     return {
         "label": cell.row.label,
         "section": cell.row.section,
+        "why": cell.row.why,
         "seed": cell.seed,
         "id": cell.id,
         "state": "running" if running else state.value,

@@ -100,7 +100,7 @@ def notes(experiments: Sequence[Experiment]) -> list[str]:
     for experiment in experiments:
         for row in experiment.rows:
             for run in row.runs:
-                for note in run.result.notes:
+                for note in filter(None, [*run.result.notes, run.row.why]):
                     found[note].append(f"{experiment.name}, {row.label}, seed {run.seed}")
     return [f"{_where(places)}: {note}" for note, places in found.items()]
 

@@ -1,0 +1,150 @@
+"""The experiment files that come along: fair comparisons, and every row can run."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from continual.language.tiny_text import save_model, write_task
+from risegrad.continual.progress import silent
+from risegrad.continual.run import perform, read_config
+from risegrad.lab import library
+from risegrad.lab.experiment import load_experiment
+from risegrad.lab.grid import expand
+from risegrad.settings import override
+
+TRAINING = ("epochs", "optimizer", "momentum", "weight_decay", "schedule", "clip")
+"""What must not differ between rules without a reason; learning rates are chosen for each."""
+
+
+def cells(name, *overrides):
+    return expand(load_experiment(name, ["seeds=[0]", *overrides]), read_config)
+
+
+def training_of(cell):
+    groups = {
+        f"{group}.{key}": cell.config[group][key]
+        for group in ("head", "adapter")
+        for key in TRAINING
+    }
+    return json.dumps(groups | {"loop": cell.config["loop"]}, sort_keys=True)
+
+
+@pytest.mark.parametrize("name", sorted(library.experiments()))
+def test_rules_are_compared_with_the_same_training_or_the_row_says_why(name):
+    found = cells(name)
+    shared = {training_of(cell): cell.row.label for cell in found if not cell.row.why}
+    assert len(shared) == 1, f"{list(shared.values())} train differently and do not say why"
+    stale = [cell.row.label for cell in found if cell.row.why and training_of(cell) in shared]
+    assert not stale, f"{stale} give a reason for nothing"
+
+
+SMALL_IMAGES = (
+    "stream.name=digits", "stream.image_size=8", "stream.base=2", "stream.increment=2",
+    "stream.classes=4", "stream.train_per_class=3", "stream.test_per_class=2",
+    "model.name=vit_tiny_patch16_224", "model.pretrained=false", "model.width=16",
+    "model.depth=12", "model.heads=2", "model.patch=4", "model.adapter_width=4",
+    "head.epochs=1", "adapter.epochs=1", "loop.batch=6", "loop.workers=0", "loop.device=cpu",
+)  # fmt: skip
+"""Twelve blocks, because patterns name them."""
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        *cells("table1-cifar100-inc5", *SMALL_IMAGES),
+        *cells("table3-imagenet-r-inc5", *SMALL_IMAGES),
+    ],
+    ids=lambda cell: cell.row.label,
+)
+def test_every_row_of_the_vision_tables_runs(cell, tmp_path):
+    found = perform(read_config(cell.settings), tmp_path, silent)
+    assert len(found["scores"]["accuracy"]["matrix"]) == 2
+
+
+def differences(cell):
+    return cell.row.label, cell.config["host"], cell.config["rule"], cell.config["additions"]
+
+
+def test_the_vision_tables_have_the_same_rows():
+    first, *others = (
+        [differences(cell) for cell in cells(f"table1-{stream}")]
+        for stream in ("cifar100-inc5", "imagenet-r-inc5", "domainnet-inc69")
+    )
+    assert others == [first, first]
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    root = tmp_path_factory.mktemp("texts")
+    for task in ("SST-2", "RTE"):
+        write_task(root / "data", task, train=4, test=2)
+    save_model(root / "t5")
+    return (
+        "stream.name=tiny", 'stream.tasks=["SST-2", "RTE"]', f"stream.data={root / 'data'}",
+        f"model.weights={root / 't5'}", "model.rank=2", "model.source_length=64",
+        "model.target_length=4", "host.zero_shot=false", "loop.batch=4", "loop.workers=0",
+        "loop.precision=float32", "loop.device=cpu",
+    )  # fmt: skip
+
+
+def labels(name):
+    return [cell.row.label for cell in cells(name)]
+
+
+@pytest.mark.parametrize("label", labels("table2-order1"))
+def test_every_row_of_the_language_tables_runs(label, texts, tmp_path):
+    (cell,) = (cell for cell in cells("table2-order1", *texts) if cell.row.label == label)
+    found = perform(read_config(cell.settings), tmp_path, silent)
+    assert len(found["scores"]["exact_match"]["matrix"]) == 2
+
+
+def test_the_language_tables_have_the_same_rows():
+    orders = [labels(f"table2-order{n}") for n in (1, 2, 3)]
+    assert orders[0] == orders[1] == orders[2]
+
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "reproduce.md"
+FILES = {"vision": "table1-domainnet-inc69", "language": "table2-order1"}
+
+
+def choices():
+    """The guide's tables: the domain, what was chosen and what changes it, as assignments."""
+    domain, found = "", []
+    for line in GUIDE.read_text(encoding="utf-8").splitlines():
+        columns = [column.strip() for column in line.strip("|").split("|")]
+        if len(columns) == 4 and columns[1] == "the paper":
+            domain = columns[0]
+        elif len(columns) == 4 and domain and "---" not in columns[0]:
+            here, change = (re.findall(r"`([a-z_]+\.[a-z_]+=[^`]+)`", text) for text in columns[2:])
+            found.append((domain, columns[0], here, change))
+    return found
+
+
+@pytest.mark.parametrize(("domain", "what", "here", "change"), choices())
+def test_what_the_guide_says_was_chosen_was_and_can_be_changed(domain, what, here, change):
+    configs = [cell.config for cell in cells(FILES[domain])]
+    for assignment in here:
+        section, key = assignment.partition("=")[0].split(".")
+        value = override({}, assignment)[section][key]
+        assert any(config[section].get(key) == value for config in configs), assignment
+    for assignment in change:
+        section, key = assignment.partition("=")[0].split(".")
+        changed = cells(FILES[domain], assignment)
+        assert [cell.config[section][key] for cell in changed] != [c[section][key] for c in configs]
+
+
+def test_the_guide_names_what_the_paper_leaves_open():
+    text = " ".join(what for _, what, _, _ in choices())
+    for word in (
+        "momentum",
+        "blocks",
+        "T5",
+        "weights",
+        "Learnable",
+        "queries",
+        "DomainNet",
+        "epochs",
+    ):
+        assert word in text
