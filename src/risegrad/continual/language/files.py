@@ -82,6 +82,8 @@ def read_json(path: Path) -> Any:
         return json.loads(raw.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: is not UTF-8 text at byte {error.start}") from error
+    except RecursionError as error:
+        raise ValueError(f"{path}: is not a list of examples: nested too deeply") from error
     except json.JSONDecodeError as error:
         raise ValueError(
             f"{path}: is not JSON at line {error.lineno} column {error.colno} "
