@@ -20,8 +20,9 @@ from typing import Any, Literal
 
 from risegrad.files import cache_folder, write_json
 
-ESSENTIAL = ("sha256", "hub", "revision", "known", "missing")
-"""Of what is said about an input, the part that makes a difference."""
+ESSENTIAL = ("sha256", "hub", "revision", "known", "missing", "listing_sha256")
+"""Of what is said about an input, the part that makes a difference. The last is in old records:
+they knew a folder by the names and sizes of its files."""
 
 SETTLED = 2.0
 """Seconds. A file may change twice within one tick of the clock of a file system: what changed more
@@ -95,8 +96,8 @@ def words(found: Mapping[str, Any]) -> str:
     """One input as a reader of a message wants it: short, and enough to tell two apart."""
     if "hub" in found:
         return f"{found['hub']} at {str(found.get('revision', ''))[:12]}"
-    if "sha256" in found:
-        return f"{found.get('name', 'content')} {str(found['sha256'])[:12]}".strip()
+    if content := found.get("sha256", found.get("listing_sha256")):
+        return f"{found.get('name', 'content')} {str(content)[:12]}"
     missing = f"no {found['missing']}" if "missing" in found else "nothing"
     return str(found.get("known", missing))
 

@@ -186,9 +186,10 @@ def _is_default(field: Field[Any], value: Any) -> bool:
     """Within a table, what counts is the difference from the defaults of its own class."""
     if _required(field):
         return False
-    default = field.default_factory() if field.default is MISSING else field.default  # type: ignore[misc]
+    factory = field.default_factory
+    default = field.default if factory is MISSING else factory()
     if is_dataclass(value) and type(value) is type(default):
-        return essence(value) == essence(default) == {}
+        return not essence(value) and not essence(default)
     return type(value) is type(default) and bool(value == default)
 
 

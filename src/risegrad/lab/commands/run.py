@@ -74,8 +74,11 @@ def execute(cells: "Sequence[Cell]", grid: int, args: argparse.Namespace) -> int
     from risegrad.lab.display import display
     from risegrad.lab.execute import order_for
     from risegrad.lab.schedule import Schedule
+    from risegrad.lab.state import placed, rename_rows
 
     out = output_folder(args.out)
+    cells = placed(cells, out)
+    rename_rows(cells, out)
     with display() as watcher:
         schedule = Schedule(
             cells,

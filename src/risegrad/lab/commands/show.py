@@ -46,6 +46,9 @@ def plan(args: argparse.Namespace) -> Callable[[], int]:
 def execute(
     experiment: "Experiment", cells: "Sequence[Cell]", work: "Workload", out: Path, as_json: bool
 ) -> int:
+    from risegrad.lab.state import placed
+
+    cells = placed(cells, out)
     rows = {cell.order: cell for cell in cells}  # the seeds of a row cost the same
     works = {order: _estimate(cell, work) for order, cell in rows.items()}
     runs = [_run(cell, out) | {"estimate": works[cell.order]} for cell in cells]
@@ -83,7 +86,7 @@ def _run(cell: "Cell", out: Path) -> dict[str, Any]:
     from risegrad.lab.state import State, look
 
     folder = out / cell.folder
-    state, _ = look(folder, cell.id)
+    state, _ = look(folder, cell)
     running = state is not State.DONE and lock.taken(folder)
     return {
         "label": cell.row.label,
