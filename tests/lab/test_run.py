@@ -125,7 +125,11 @@ def test_a_damaged_record_is_named_and_made_again(
     record = record_of(path, out)
     good, text = without_run(record), record.read_text()
     other = cells_of(path, "rule.q=2")[0]
-    content = json.loads(text) | {"id": other.id, "identity": other.identity, "config": other.config}
+    content = json.loads(text) | {
+        "id": other.id,
+        "identity": other.identity,
+        "config": other.config,
+    }
     another = json.dumps(sealed(content))
     record.write_text(
         {"truncated": text[: len(text) // 2], "empty": "", "another": another}[damage]
