@@ -13,6 +13,7 @@ from risegrad.inputs import Inputs, Reading, describe, essential
 from risegrad.lab.experiment import LARGEST_GRID, Experiment, RowTable, Table
 from risegrad.lab.paths import absolute, public
 from risegrad.lab.records import Row
+from risegrad.lab.report.text import visible
 from risegrad.settings import (
     as_plain,
     digest,
@@ -68,7 +69,8 @@ class Cell:
 
     @property
     def title(self) -> str:
-        return f"{self.row.label} seed {self.seed}"
+        """For messages, which go to a terminal."""
+        return f"{visible(self.row.label)} seed {self.seed}"
 
 
 def expand(experiment: Experiment, read_config: ReadConfig) -> list[Cell]:

@@ -58,10 +58,11 @@ def execute(
         print(json.dumps(head | {"runs": runs, "left": left}, indent=1))
         return 0
     from risegrad.lab.outcome import columns
+    from risegrad.lab.report.text import visible, visible_lines
 
-    print(" - ".join(filter(None, [experiment.name, experiment.title])))
+    print(visible(" - ".join(filter(None, [experiment.name, experiment.title]))))
     if experiment.description:
-        print(experiment.description)
+        print(visible_lines(experiment.description))
     lines = [[run["label"], str(run["seed"]), run["id"][:12], run["state"]] for run in runs]
     print(f"\n{columns([['', 'seed', 'id', 'state'], *lines], right=False)}\n")
     states = Counter(run["state"] for run in runs)
@@ -69,7 +70,7 @@ def execute(
     if left:
         print("left to do: " + ", ".join(f"{_count(n)} {name}" for name, n in left.items()))
     for problem in dict.fromkeys(one["problem"] for one in works.values() if "problem" in one):
-        print(f"no estimate: {problem}")
+        print(f"no estimate: {visible(problem)}")
     return 0
 
 
