@@ -60,6 +60,13 @@ Inputs = dict[str, dict[str, Any]]
 """By the dotted place of the setting that names it: what was read there."""
 
 
+def readings_of(settings: Any) -> dict[str, Reading]:
+    """What a run with these settings reads, as its method ``reads`` says; without one, nothing."""
+    reads = getattr(settings, "reads", None)
+    found: dict[str, Reading] = reads() if reads else {}
+    return found
+
+
 def look_at(readings: Mapping[str, Reading]) -> Inputs:
     """What lies there now."""
     return {place: describe(reading) for place, reading in readings.items()}

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from risegrad.inputs import Inputs, Reading, differing, essential, look_at
+from risegrad.inputs import Inputs, Reading, differing, essential, look_at, readings_of
 from risegrad.lab import lock, surroundings, workload
 from risegrad.lab.grid import Cell
 from risegrad.lab.paths import without_paths
@@ -143,9 +143,7 @@ def _perform(order: Order, folder: Path) -> dict[str, Any]:
 
 
 def _readings(order: Order) -> dict[str, Reading]:
-    settings = workload.load(order.workload).read_config(order.settings)
-    found: dict[str, Reading] = settings.reads()
-    return found
+    return readings_of(workload.load(order.workload).read_config(order.settings))
 
 
 def _look_at(order: Order, readings: dict[str, Reading]) -> Inputs:

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from risegrad.inputs import Inputs, Reading, describe, essential
+from risegrad.inputs import Inputs, Reading, describe, essential, readings_of
 from risegrad.lab.experiment import LARGEST_GRID, Experiment, RowTable, Table
 from risegrad.lab.paths import absolute, public
 from risegrad.lab.records import Row
@@ -101,7 +101,7 @@ def _cell(
 ) -> Cell:
     try:
         settings = read_config(plain)
-        readings: dict[str, Reading] = settings.reads()
+        readings = readings_of(settings)
         inputs = {place: look(reading) for place, reading in readings.items()}
     except ValueError as error:
         raise ValueError(f"{experiment}: row {row.label!r}: {error}") from error

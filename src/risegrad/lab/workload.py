@@ -19,7 +19,7 @@ class Workload(Protocol):
         """The settings as a frozen dataclass; a ``ValueError`` names the place of a mistake.
 
         Their method ``reads`` says what a run reads, by the dotted place of the setting that names
-        it; ``risegrad.inputs`` has the kinds of things to read.
+        it; ``risegrad.inputs`` has the kinds of things to read. Without one, a run reads nothing.
         """
 
     def estimate(self, settings: Any) -> dict[str, Any]:
