@@ -52,7 +52,7 @@ def test_a_file_is_its_content(tmp_path: Path) -> None:
     expected = {"name": "w.pt", "sha256": hashlib.sha256(b"abc").hexdigest()}
     assert describe(Local(str(tmp_path / "w.pt"))) == expected
     assert describe(Local(str(tmp_path / "none"))) == {"missing": "none"}
-    assert describe(Known("digits")) == {"known": "digits"}
+    assert describe(Known("digits", str(tmp_path))) == {"known": "digits"}
 
 
 def test_a_folder_is_its_files_wherever_it_lies(tmp_path: Path) -> None:

@@ -50,9 +50,13 @@ class Hub:
 
 @dataclass(frozen=True)
 class Known:
-    """Something that its reader compares with published checksums: its name says it all."""
+    """Something that its reader compares with published checksums: its name says it all.
+
+    It may not be there yet; ``path`` is where it is looked for.
+    """
 
     name: str
+    path: str
 
 
 Reading = Local | Hub | Known

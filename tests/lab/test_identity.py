@@ -236,6 +236,20 @@ def test_what_cannot_change_numbers_is_no_part_of_a_real_run(tmp_path: Path) -> 
     assert real_id(tmp_path, host={"name": "learnable-classifier"}) != base
 
 
+def test_what_its_reader_checks_is_the_same_before_and_after_it_was_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    stream = {"name": "cifar100-inc5", "data": "data"}
+    before = real_id(tmp_path, stream=stream | {"download": True})
+    (tmp_path / "data" / "cifar-100-python").mkdir(parents=True)
+    (tmp_path / "data" / "another-data-set").touch()
+    assert real_id(tmp_path, stream=stream) == before
+    (cell,) = expand(load_experiment(tmp_path / "x.toml"), read_config)
+    assert cell.settings["stream"]["data"] == str(tmp_path / "data"), "for workers elsewhere"
+    assert cell.config["stream"]["data"] == "data"
+
+
 def test_names_on_the_hub_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     ids = {

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
-from risegrad.inputs import Hub, Local, Reading
+from risegrad.inputs import Hub, Known, Local, Reading
 
 Readings = Mapping[str, Reading]
 
@@ -19,7 +19,7 @@ def absolute(plain: Any, readings: Readings, place: str = "") -> Any:
     if isinstance(plain, dict):
         return {key: absolute(value, readings, _join(place, key)) for key, value in plain.items()}
     reading = readings.get(place)
-    if isinstance(reading, Local) and isinstance(plain, str):
+    if isinstance(reading, Local | Known) and isinstance(plain, str):
         path = Path(plain).expanduser()
         return str(path.absolute()) if path.exists() else plain
     return plain
@@ -45,7 +45,7 @@ def last_part(path: str) -> str:
 
 def without_paths(text: str, readings: Readings, *folders: Path) -> str:
     """A text for a record: paths below what was read from there on, all others by their end."""
-    roots = [one.path for one in readings.values() if isinstance(one, Local)]
+    roots = [one.path for one in readings.values() if isinstance(one, Local | Known)]
     given = [Path(root).expanduser().absolute() for root in roots]
     for root in sorted({str(path) for path in (*given, *folders)}, key=len, reverse=True):
         text = text.replace(root, last_part(root))

@@ -89,7 +89,7 @@ def images_of(settings: ImageStreamSettings) -> Reading | None:
     """What ``open_source`` reads; None where the images come with a library."""
     match settings.source:
         case "cifar100":  # torchvision refuses files with other checksums
-            return Known("CIFAR-100 of torchvision")
+            return Known("CIFAR-100 of torchvision", settings.data)
         case "hub" if not Path(settings.data).expanduser().exists():
             return Hub(settings.data, "dataset")
         case "domainnet":
