@@ -183,13 +183,12 @@ def _required(field: Field[Any]) -> bool:
 
 
 def _is_default(field: Field[Any], value: Any) -> bool:
-    """Within a table, what counts is the difference from the defaults of its own class."""
     if _required(field):
         return False
     factory = field.default_factory
     default = field.default if factory is MISSING else factory()
     if is_dataclass(value) and type(value) is type(default):
-        return not essence(value) and not essence(default)
+        return digest(essence(value, complete=True)) == digest(essence(default, complete=True))
     return type(value) is type(default) and bool(value == default)
 
 

@@ -4,23 +4,23 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import field, make_dataclass
+from dataclasses import field, fields, is_dataclass, make_dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from risegrad.continual.run import read_config
-from risegrad.inputs import Hub, Local
+from risegrad.inputs import Hub, Local, essential, readings_of
 from risegrad.lab import execute as executing
 from risegrad.lab.execute import DONE, FAILED, execute, order_for
 from risegrad.lab.experiment import load_experiment
 from risegrad.lab.grid import Cell, expand
-from risegrad.lab.paths import without_paths
+from risegrad.lab.paths import public, without_paths
 from risegrad.lab.records import read_record, read_records
 from risegrad.lab.report.report import build
 from risegrad.lab.state import State, look, placed
-from risegrad.settings import read
+from risegrad.settings import digest, essence, read, without
 
 from . import fake_workload
 from .conftest import EXPERIMENT, WORKLOAD, cells_of, rise
@@ -28,6 +28,7 @@ from .conftest import EXPERIMENT, WORKLOAD, cells_of, rise
 Write = Callable[..., Path]
 Capture = pytest.CaptureFixture[str]
 
+KEPT = Path(__file__).parents[2] / "experiments" / "records"
 ONE = EXPERIMENT.replace("seeds = [0, 1]", "seeds = [0]").split('[[rows]]\nlabel = "RISE"')[0]
 
 
@@ -248,6 +249,49 @@ def test_what_its_reader_checks_is_the_same_before_and_after_it_was_fetched(
     (cell,) = expand(load_experiment(tmp_path / "x.toml"), read_config)
     assert cell.settings["stream"]["data"] == str(tmp_path / "data"), "for workers elsewhere"
     assert cell.config["stream"]["data"] == "data"
+
+
+HOLDERS = [
+    read_config(digits()),
+    read_config(digits(host={"name": "adapter-classifier"}) | {"additions": [{"name": "ewc"}]}),
+    read_config(
+        {"domain": "language", "stream": {"name": "order1"}, "host": {"name": "o-lora"}, "seed": 0}
+    ),
+]
+
+
+@pytest.mark.parametrize("settings", HOLDERS)
+def test_every_setting_counts_unless_it_is_set_apart(settings: Any) -> None:
+    """A setting that fell out of the essence would let another run pass as done."""
+    apart = {"workers", "checkpoint_seconds", "download"}
+    parts = [getattr(settings, f.name) for f in fields(settings)]
+    tables = [settings, *filter(is_dataclass, parts), *settings.additions]
+    before, changed = essence(settings), 0
+    for table in tables:
+        for one in fields(table):
+            if not one.init:
+                continue
+            value = getattr(table, one.name)
+            object.__setattr__(table, one.name, "something else")
+            assert (essence(settings) == before) == (one.name in apart), one.name
+            object.__setattr__(table, one.name, value)
+            changed += 1
+    assert changed > 50
+    assert essence(settings) == before
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in KEPT.iterdir()))
+def test_kept_records_have_the_ids_that_their_settings_have_today(name: str) -> None:
+    """Fields that were added since, with their defaults, do not count."""
+    records, problems = read_records([KEPT / name])
+    assert not problems
+    for record in records:
+        settings = read_config(record.config)
+        readings = readings_of(settings)
+        own = public(without(essence(settings), readings), readings)
+        identity = {"settings": own, "inputs": essential(record.run.inputs)}
+        assert record.id == digest(identity), record.path
+        assert record.path.stem.endswith(record.id[:12])
 
 
 def test_names_on_the_hub_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
