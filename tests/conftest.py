@@ -9,5 +9,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
+# No test writes into the user's cache; those of the cache choose a folder of their own.
+os.environ.setdefault("RISEGRAD_CACHE", "none")
+
 # The tensors here are tiny, and threads that wait for each other cost more than they bring.
 torch.set_num_threads(1)

@@ -9,7 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from risegrad.settings import as_plain, digest, merge, override, place_value, read
+from risegrad.settings import (
+    APART,
+    as_plain,
+    digest,
+    essence,
+    flat,
+    merge,
+    override,
+    place_value,
+    read,
+    without,
+)
 
 
 @dataclass(frozen=True)
@@ -203,3 +214,65 @@ def test_a_value_placed_is_found_there(parts: list[str], value: int) -> None:
     for part in parts:
         found = found[part]
     assert found == value
+
+
+@dataclass(frozen=True)
+class Part:
+    name: str = ""
+    size: int = 3
+
+
+@dataclass(frozen=True)
+class OtherPart:
+    name: str = ""
+    size: int = 3
+
+
+@dataclass(frozen=True)
+class Timed:
+    seconds: float = field(default=60.0, metadata=APART)
+
+
+@dataclass(frozen=True)
+class Whole:
+    must: int
+    part: Part = field(default_factory=Part)
+    timed: Timed = field(default_factory=Timed)
+    unusual: Part = Part("b", 5)
+    maybe: Part | None = None
+    kind: Any = None
+    many: tuple[Any, ...] = ()
+    seconds: float = field(default=60.0, metadata=APART)
+
+
+def test_the_essence_is_what_is_not_the_default() -> None:
+    assert essence(Whole(3)) == {"must": 3}
+    assert essence(Whole(3, unusual=Part("b")))["unusual"] == {"name": "b"}
+    assert essence(Whole(3, seconds=1.0, timed=Timed(1.0))) == essence(Whole(3))
+    assert essence(Whole(3, part=Part(size=4)))["part"] == {"name": "", "size": 4}
+    assert essence(Whole(3, many=(Part("x"),)))["many"] == [{"name": "x"}]
+    assert essence(Whole(3), complete=True)["part"] == {"name": "", "size": 3}
+    assert "seconds" not in essence(Whole(3), complete=True)
+
+
+def test_different_settings_have_different_essences() -> None:
+    """Also where one of them is a default of its class and the other that of its field."""
+    different = [
+        Whole(3),
+        Whole(4),
+        Whole(3, unusual=Part()),
+        Whole(3, unusual=Part("b")),
+        Whole(3, maybe=Part()),
+        Whole(3, kind=OtherPart("b")),
+        Whole(3, kind=OtherPart("c")),
+        Whole(3, many=(Part(),)),
+        Whole(3, many=(Part(), Part())),
+    ]
+    assert len({digest(essence(one)) for one in different}) == len(different)
+
+
+def test_places_are_flat_and_can_be_taken_out() -> None:
+    plain = {"a": {"b": {"c": 1, "d": {}}}, "e": [1]}
+    assert flat(plain) == {"a.b.c": 1, "a.b.d": {}, "e": [1]}
+    assert without(plain, ["a.b.c", "e", "x"]) == {"a": {"b": {"d": {}}}}
+    assert plain["e"] == [1]

@@ -61,3 +61,12 @@ def output_folder(path: Path) -> Path:
             f"({error.strerror or error})"
         ) from error
     return path
+
+
+def cache_folder(part: str) -> Path | None:
+    """``$RISEGRAD_CACHE/part``, or in the user's cache; None if that variable is "none"."""
+    given = os.environ.get("RISEGRAD_CACHE", "")
+    if given == "none":
+        return None
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return (Path(given) if given else base / "risegrad") / part

@@ -1,7 +1,7 @@
 """Settings: plain mappings, as TOML and JSON have them, read strictly into frozen dataclasses.
 
 ``read`` checks every key and type and names the place of a mistake, ``as_plain`` is its inverse,
-and ``digest`` names a configuration by what it says.
+``essence`` is what of it makes results what they are, and ``digest`` names that in 64 characters.
 
 >>> from dataclasses import dataclass
 >>> @dataclass(frozen=True)
@@ -75,6 +75,57 @@ def as_plain(instance: Any) -> Any:
     return instance
 
 
+APART: Mapping[str, Any] = {"apart": True}
+"""``field(metadata=APART)``: a setting that cannot change a result, such as how often to save."""
+
+KINDS = frozenset({"name", "domain"})
+"""Fields that say which of several kinds a table is: always part of what it says."""
+
+
+def essence(instance: Any, complete: bool = False) -> Any:
+    """Plain data that two settings have in common exactly if their results are to be the same.
+
+    Fields that are ``APART`` are left out. So are values that are the default, unless ``complete``:
+    a field that is added later, with a default that leaves everything as it was, changes nothing.
+
+    >>> from dataclasses import dataclass, field
+    >>> @dataclass(frozen=True)
+    ... class Loop:
+    ...     batch: int = 48
+    ...     workers: int = field(default=0, metadata=APART)
+    >>> essence(Loop(workers=8)), essence(Loop(batch=16)), essence(Loop(), complete=True)
+    ({}, {'batch': 16}, {'batch': 48})
+    """
+    if is_dataclass(instance) and not isinstance(instance, type):
+        kept = [f for f in fields(instance) if f.init and not f.metadata.get("apart")]
+        pairs = ((f, getattr(instance, f.name)) for f in kept)
+        return {
+            f.name: essence(value, complete)
+            for f, value in pairs
+            if complete or f.name in KINDS or not _is_default(f, value)
+        }
+    if isinstance(instance, Mapping):
+        return {key: essence(value, complete) for key, value in instance.items()}
+    if isinstance(instance, tuple | list):
+        return [essence(value, complete) for value in instance]
+    return instance
+
+
+def flat(plain: Mapping[str, Any], place: str = "") -> dict[str, Any]:
+    """Tables within tables as one, by dotted names.
+
+    >>> flat({"rule": {"name": "rise", "q": 4}, "seed": 0})
+    {'rule.name': 'rise', 'rule.q': 4, 'seed': 0}
+    """
+    found: dict[str, Any] = {}
+    for key, value in plain.items():
+        if isinstance(value, Mapping) and value:
+            found |= flat(value, f"{place}{key}.")
+        else:
+            found[f"{place}{key}"] = value
+    return found
+
+
 def without(plain: Mapping[str, Any], places: Iterable[str], above: str = "") -> dict[str, Any]:
     """The tables without what stands at some dotted places.
 
@@ -137,6 +188,16 @@ def unknown(name: str, known: Iterable[str]) -> str:
 
 def _required(field: Field[Any]) -> bool:
     return field.default is MISSING and field.default_factory is MISSING
+
+
+def _is_default(field: Field[Any], value: Any) -> bool:
+    if _required(field):
+        return False
+    factory = field.default_factory
+    default = field.default if factory is MISSING else factory()
+    if is_dataclass(value) and type(value) is type(default):
+        return digest(essence(value, complete=True)) == digest(essence(default, complete=True))
+    return type(value) is type(default) and bool(value == default)
 
 
 def _join(where: str, key: object) -> str:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from risegrad.continual.checkpoint import KEEP, Checkpoints, read_checked
+from risegrad.continual.checkpoint import KEEP, Checkpoints, Origin, read_checked
 
 
 @pytest.fixture
@@ -62,3 +62,25 @@ def test_code_in_a_checkpoint_is_not_run(tmp_path):
     path.write_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
     with pytest.raises(pickle.UnpicklingError, match="Weights only load failed"):
         read_checked(path)
+
+
+def data(content):
+    return {"stream.data": {"name": "data.npz", "sha256": content * 64}}
+
+
+def test_a_checkpoint_refuses_other_inputs_and_settings(tmp_path):
+    ours = Checkpoints(tmp_path, Origin("settings", data("a")))
+    ours.save({"number": 1})
+    moved = {"stream.data": {"name": "moved.npz", "sha256": "a" * 64}}
+    assert Checkpoints(tmp_path, Origin("settings", moved)).latest() == {"number": 1}
+    with pytest.raises(ValueError, match=r"inputs or settings: stream\.data \(data\.npz aaaa"):
+        Checkpoints(tmp_path, Origin("settings", data("b"))).latest()
+    with pytest.raises(ValueError, match=r"other inputs or settings: the settings; remove that"):
+        Checkpoints(tmp_path, Origin("others", data("a"))).latest()
+    assert ours.latest() == {"number": 1}, "what was refused is still there"
+
+
+def test_a_checkpoint_goes_on_when_a_revision_became_known(tmp_path):
+    before, after = ({"m": {"hub": "a/b", "revision": r}} for r in ("main", "c" * 40))
+    Checkpoints(tmp_path, Origin("s", before)).save({"number": 1})
+    assert Checkpoints(tmp_path, Origin("s", after)).latest() == {"number": 1}

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from continual.tiny import config
@@ -136,3 +137,34 @@ def test_one_and_two_processes_agree(tmp_path):
     for a, b in zip(found["losses"], expected["losses"], strict=True):
         assert a["loss"] == pytest.approx(b["loss"], rel=1e-4)
     assert len(list(Path(folder / "checkpoints").glob("*.ckpt"))) <= 2
+
+
+def test_an_interrupted_run_refuses_another_file(tmp_path):
+    """Even in the same folder, which the lab never gives to two runs."""
+    rng = np.random.default_rng(0)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        arrays = {
+            f"{part}_{what}": values
+            for part in ("train", "test")
+            for what, values in (
+                ("images", rng.integers(0, 255, (24, 8, 8, 3), dtype=np.uint8)),
+                ("labels", np.repeat(np.arange(6), 4)),
+            )
+        }
+        np.savez(tmp_path / name / "data.npz", **arrays)
+
+    def settings(place, **loop):
+        stream = {"name": "mine", "source": "npz", "data": str(tmp_path / place / "data.npz")}
+        limits = {"train_per_class": 0, "test_per_class": 0}
+        return read_config(config(stream=stream | limits, loop=loop | {"checkpoint_seconds": 0}))
+
+    with pytest.raises(KilledHere):
+        perform(settings("a"), tmp_path / "run", dying_after(20))
+    assert list((tmp_path / "run" / "checkpoints").iterdir())
+    with pytest.raises(ValueError, match=r"other inputs or settings: stream\.data \(data\.npz"):
+        perform(settings("b"), tmp_path / "run", silent)
+    with pytest.raises(ValueError, match="with other inputs or settings: the settings"):
+        perform(settings("a", batch=5), tmp_path / "run", silent)
+    (tmp_path / "a").rename(tmp_path / "moved")
+    assert perform(settings("moved"), tmp_path / "run", silent)["metrics"]["avg"] is not None

@@ -1,5 +1,6 @@
 """An experiment on the fake workload, and ways to run it in and out of this process."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import risegrad
 from risegrad.cli import main
 from risegrad.lab.experiment import load_experiment
 from risegrad.lab.grid import Cell, expand
@@ -37,8 +39,9 @@ label = "RISE"
 
 @pytest.fixture(autouse=True)
 def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers are new processes: they find the fake workload as this one does."""
-    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    """Workers are new processes: they find the fake workload, and the package, as this one does."""
+    source = Path(risegrad.__file__).parents[1]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (TESTS, source))))
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from risegrad.inputs import Local, Reading
 from risegrad.settings import read
 
 TASKS = 2
@@ -53,6 +54,9 @@ class Config:
     host: Host = field(default_factory=Host)
     rule: Rule = field(default_factory=Rule)
     loop: Loop = field(default_factory=Loop)
+
+    def reads(self) -> dict[str, Reading]:
+        return {"stream.data": Local(self.stream.data)} if self.stream.data else {}
 
 
 def read_config(plain: Mapping[str, Any]) -> Config:

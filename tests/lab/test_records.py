@@ -17,6 +17,7 @@ from risegrad.lab.records import (
     find_records,
     read_record,
     read_records,
+    sealed,
     write_record,
 )
 
@@ -32,6 +33,13 @@ def changed(place: str, value: Any) -> dict[str, Any]:
         del inner[last]
     else:
         inner[last] = value
+    return content
+
+
+def nested(levels: int) -> Any:
+    content: Any = {}
+    for _ in range(levels):
+        content = {"a": content}
     return content
 
 
@@ -64,6 +72,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
 def test_unknown_keys_and_missing_run_are_fine(tmp_path: Path) -> None:
     content = record() | {"later": [1]}
     del content["run"]
+    content = sealed(content)
     assert read_record(stored(tmp_path, content)).run.total_seconds is None
 
 
@@ -73,8 +82,8 @@ def test_unknown_keys_and_missing_run_are_fine(tmp_path: Path) -> None:
         ("", "is empty"),
         ('{"schema": 1, "row', "is not complete JSON (Unterminated string"),
         ("[" * 100_000, "is not complete JSON (maximum recursion depth"),
-        (changed("schema", 2), "has schema 2, newer than 1, the newest known here"),
-        (changed("schema", 0), "schema must be between 1 and 1, got 0"),
+        (changed("schema", 3), "has schema 3, newer than 2, the newest known here"),
+        (changed("schema", 1), "has schema 1, which does not say what was read; run again"),
         (changed("schema", ...), "schema is missing, expected an integer"),
         (changed("seed", True), "seed must be an integer, got True"),
         (changed("row.label", 5), "row.label must be text, got 5"),
@@ -86,7 +95,21 @@ def test_unknown_keys_and_missing_run_are_fine(tmp_path: Path) -> None:
         (changed("result.tasks.0", 7), "result.tasks[0] must be an object, got 7"),
         (changed("result.main_score", "f1"), "result.main_score must be one of ['accuracy']"),
         (changed("result.metrics.avg", "89"), "result.metrics.avg must be numbers, got '89'"),
-        (changed("result.metrics.avg", 10**400), "that a float can hold"),
+        (changed("result.metrics.avg", 10**400), "must be numbers between -1e+100 and 1e+100"),
+        (changed("result.metrics.avg", 1e308), "must be numbers between -1e+100 and 1e+100"),
+        (changed("seed", 10**400), "seed must be an integer of at most 64 bits, got 1000"),
+        (changed("row.order", 2**70), "row.order must be an integer of at most 64 bits"),
+        (changed("config.rule", nested(900)), "is nested deeper than 40 levels"),
+        (
+            changed("config.rule.name", "fo"),
+            "config does not match its id in rule.name",
+        ),
+        (changed("config.more", 1), "was edited: its seal does not match"),
+        (changed("identity.settings.rule.name", "fo"), "was edited: its id is not that of its"),
+        (changed("identity", ...), "identity is missing, expected an object"),
+        (changed("run.inputs", {"a": {"sha256": "b"}}), "was edited: its seal does not match"),
+        (changed("result.metrics.avg", 99.0), "was edited: its seal does not match"),
+        (changed("seal", ...), "seal is missing, expected text"),
         (
             changed("result.scores.accuracy.matrix", [[1.0]]),
             "result.scores.accuracy.matrix must be one row per task, 5 here",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from risegrad.lab.records import read_records
+from risegrad.lab.records import read_records, sealed
 
 from .conftest import EXPERIMENT, cells_of, rise
 
@@ -75,7 +75,8 @@ def test_a_record_has_what_it_should(write: Write, tmp_path: Path) -> None:
     assert rise("run", path, "--out", out, "--set", f"stream.data={data}", "--threads", 1) == 0
     (cell,) = cells_of(path, f"stream.data={data}")
     content = json.loads((out / cell.folder / "record.json").read_text())
-    assert list(content) == ["schema", "id", "experiment", "row", "seed", "config", "result", "run"]
+    expected = "schema id identity experiment row seed config result run seal"
+    assert list(content) == expected.split()
     assert content["id"] == cell.id
     assert content["config"] == cell.config
     assert content["row"] == {
@@ -139,7 +140,13 @@ def test_a_damaged_record_is_named_and_made_again(
     assert rise("run", path, "--out", out) == 0
     record = record_of(path, out)
     good, text = without_run(record), record.read_text()
-    another = json.dumps(json.loads(text) | {"id": "0" * 64})
+    other = cells_of(path, "rule.q=2")[0]
+    content = json.loads(text) | {
+        "id": other.id,
+        "identity": other.identity,
+        "config": other.config,
+    }
+    another = json.dumps(sealed(content))
     record.write_text(
         {"truncated": text[: len(text) // 2], "empty": "", "another": another}[damage]
     )

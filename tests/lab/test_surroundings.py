@@ -1,7 +1,6 @@
 """What a record says about where it was made; engines and their share of the machine."""
 
 import argparse
-import hashlib
 import subprocess
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from risegrad.lab import surroundings
 from risegrad.lab.commands.run import make_engine
 from risegrad.lab.engines import local
 from risegrad.lab.engines.local import Local, devices
-from risegrad.lab.surroundings import fingerprint, inputs
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -22,8 +20,8 @@ def git(folder: Path, *arguments: str) -> str:
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    file = tmp_path / "src" / "module.py"
-    file.parent.mkdir()
+    file = tmp_path / "src" / "risegrad" / "lab" / "surroundings.py"
+    file.parent.mkdir(parents=True)
     file.touch()
     git(tmp_path, "init", "--quiet")
     monkeypatch.setattr(surroundings, "__file__", str(file))
@@ -31,7 +29,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_commit_is_that_of_the_source(checkout: Path) -> None:
-    assert surroundings.git() == {}, "a file that the checkout does not have is not of it"
+    assert surroundings.git() == {}, "no commit yet"
     git(checkout, "add", ".")
     git(checkout, "commit", "--quiet", "-m", "first")
     head = git(checkout, "rev-parse", "HEAD")
@@ -42,25 +40,46 @@ def test_the_commit_is_that_of_the_source(checkout: Path) -> None:
     assert surroundings.git() == {"commit": head, "dirty": True}
 
 
-def test_no_git_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
+def test_a_new_file_of_the_source_is_of_the_checkout(checkout: Path) -> None:
+    """Before, a record made while this very file was new said nothing."""
+    git(checkout, "commit", "--quiet", "--allow-empty", "-m", "empty")
+    head = git(checkout, "rev-parse", "HEAD")
+    assert surroundings.git() == {"commit": head, "dirty": True}
+
+
+def test_git_is_asked_about_the_source_and_nothing_else(
+    checkout: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that a git hook started has ``GIT_DIR`` set to the hook's repository."""
+    git(checkout, "add", ".")
+    git(checkout, "commit", "--quiet", "-m", "first")
+    head = git(checkout, "rev-parse", "HEAD")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path_factory.mktemp("other")))
+    assert surroundings.git() == {"commit": head, "dirty": False}
+
+
+def test_an_environment_within_another_checkout_is_not_of_it(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = checkout / ".venv" / "site-packages" / "risegrad" / "lab" / "surroundings.py"
+    installed.parent.mkdir(parents=True)
+    installed.touch()
+    git(checkout, "add", ".")
+    git(checkout, "commit", "--quiet", "-m", "first")
+    monkeypatch.setattr(surroundings, "__file__", str(installed))
     assert surroundings.git() == {}
 
 
-def test_files_and_folders_are_known_by_their_content(tmp_path: Path) -> None:
-    (tmp_path / "data" / "a").mkdir(parents=True)
-    (tmp_path / "data" / "a" / "x").write_text("abc")
-    (tmp_path / "w.pt").write_text("abc")
-    settings = {
-        "stream": {"data": str(tmp_path / "data"), "name": str(tmp_path)},
-        "model": {"weights": [str(tmp_path / "w.pt"), "not-there"], "data": ""},
-    }
-    listing = hashlib.sha256(b"a/x 3\n").hexdigest()
-    assert inputs(settings) == {
-        "stream.data": {"name": "data", "files": 1, "listing_sha256": listing},
-        "model.weights[0]": {"name": "w.pt", "sha256": hashlib.sha256(b"abc").hexdigest()},
-    }
-    assert fingerprint(tmp_path / "w.pt")["name"] == "w.pt"
+def test_this_checkout_is_found() -> None:
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists():
+        pytest.skip("no checkout")
+    assert surroundings.git()["commit"] == git(root, "rev-parse", "HEAD")
+
+
+def test_no_git_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert surroundings.git() == {}
 
 
 def test_workers_take_turns_on_devices(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,12 +12,14 @@ import torch
 
 from risegrad.continual.additions.base import Addition
 from risegrad.continual.additions.compose import check_composition
-from risegrad.continual.checkpoint import Checkpoints
+from risegrad.continual.checkpoint import Checkpoints, Origin
 from risegrad.continual.devices import Devices
 from risegrad.continual.host import Host, Score
 from risegrad.continual.progress import Report, silent
 from risegrad.continual.session import Session
 from risegrad.continual.train import Loop, SessionTraining
+from risegrad.inputs import Reading, look_at
+from risegrad.settings import digest, essence, without
 
 
 @dataclass
@@ -47,6 +49,7 @@ class Learner:
         additions: Sequence[Addition] = (),
         devices: Devices | None = None,
         folder: Path | None = None,
+        origin: Origin | None = None,
         report: Report = silent,
     ) -> None:
         check_composition(type(host), additions)
@@ -55,7 +58,7 @@ class Learner:
         self.devices = devices or Devices(self.loop.precision, self.loop.device)
         self.report = report if self.devices.main else silent
         self.history = History()
-        self._checkpoints = Checkpoints(folder) if folder is not None else None
+        self._checkpoints = Checkpoints(folder, origin) if folder is not None else None
         self._saved = time.monotonic()
 
     def run(self) -> History:
@@ -171,6 +174,7 @@ class RunSettings(Protocol):
     def seed(self) -> int: ...
     @property
     def additions(self) -> Sequence[Any]: ...
+    def reads(self) -> dict[str, Reading]: ...
 
 
 def learn_stream(
@@ -185,5 +189,12 @@ def learn_stream(
         additions=[addition.make(settings.seed) for addition in settings.additions],
         devices=devices,
         folder=folder / "checkpoints",
+        origin=origin_of(settings),
         report=report,
     ).run()
+
+
+def origin_of(settings: RunSettings) -> Origin:
+    """What a checkpoint must agree with. What is read counts, not where it lies."""
+    readings = settings.reads()
+    return Origin(digest(without(essence(settings), readings)), look_at(readings))

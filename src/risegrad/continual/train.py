@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -23,6 +23,7 @@ from risegrad.continual.progress import Report
 from risegrad.continual.rules import check_scope
 from risegrad.continual.seeds import seed_for
 from risegrad.continual.session import Batch, Group, Ref, Session
+from risegrad.settings import APART
 from risegrad.zeroth_order import spsa
 
 HALF = (torch.bfloat16, torch.float16)
@@ -33,7 +34,7 @@ class Loop:
     """Settings of the loop that do not belong to a host, a rule or a stream."""
 
     batch: int = 48
-    workers: int = 0
+    workers: int = field(default=0, metadata=APART)
     """Processes that load images or texts ahead; 0 loads in the training process, where features
     that are computed once always stay."""
     device: str = "auto"
@@ -44,7 +45,7 @@ class Loop:
     cache: Literal["auto", "never"] = "auto"
     """Compute the features of frozen parts once (then without augmentation), or every time."""
     score_on: Literal["test", "validation"] = "test"
-    checkpoint_seconds: float = 60.0
+    checkpoint_seconds: float = field(default=60.0, metadata=APART)
     """Shortest time between two checkpoints within a session; one follows every session anyway."""
 
     def __post_init__(self) -> None:

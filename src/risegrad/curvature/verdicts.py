@@ -10,8 +10,6 @@ from risegrad.curvature.report import Diagnosis
 
 CLEAR = 2.0
 """Standard errors that a difference must exceed to be called one."""
-COMMON_FACTOR = 0.5
-"""The mean factor that the advice on q and block size names."""
 
 
 def verdicts(found: Diagnosis) -> Iterator[str]:

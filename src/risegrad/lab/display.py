@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any, TextIO
 
 from risegrad.lab.progress import fraction, latest
+from risegrad.lab.report.text import visible, visible_lines
 from risegrad.lab.schedule import Running, Tally, Watcher
 
 MOST_LINES = 16
@@ -22,7 +23,7 @@ class Lines:
         self.pace = Pace()
 
     def say(self, text: str) -> None:
-        print(text, file=self.stream, flush=True)
+        print(visible_lines(text), file=self.stream, flush=True)
 
     def tick(self, tally: Tally) -> None:
         if time.monotonic() - self.spoken < self.EVERY:
@@ -61,7 +62,7 @@ class Live:
         self.live, self.drawn, self.pace = live, 0.0, Pace()
 
     def say(self, text: str) -> None:
-        self.live.console.print(text, markup=False, highlight=False)
+        self.live.console.print(visible_lines(text), markup=False, highlight=False)
 
     def tick(self, tally: Tally) -> None:
         if time.monotonic() - self.drawn >= self.PAUSE:
@@ -87,7 +88,7 @@ class Live:
 
 def _cells(one: Running, news: dict[str, Any], share: float) -> list[str]:
     return [
-        one.cell.row.label,
+        visible(one.cell.row.label),
         str(one.cell.seed),
         f"{100 * share:.0f} %",
         where(news) or "starting",

@@ -11,14 +11,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from risegrad.inputs import Inputs, Reading, differing, essential, look_at, readings_of
 from risegrad.lab import lock, surroundings, workload
 from risegrad.lab.grid import Cell
+from risegrad.lab.paths import without_paths
 from risegrad.lab.progress import Progress, Scalars
 from risegrad.lab.records import SCHEMA, write_record
-from risegrad.lab.state import BROKEN, ERROR, RECORD, STARTS, State, look
-from risegrad.settings import as_plain
+from risegrad.lab.state import BROKEN, CHECKPOINTS, ERROR, RECORD, STARTS, State, look
+from risegrad.settings import digest
 
-CHECKPOINTS = "checkpoints"
 DONE, FAILED, ELSEWHERE, UNWRITABLE = "done", "failed", "elsewhere", "unwritable"
 
 CANNOT_WRITE = frozenset({errno.ENOSPC, errno.EROFS, errno.EDQUOT})
@@ -35,6 +36,9 @@ class Order:
     seed: int
     settings: dict[str, Any]
     config: dict[str, Any]
+    inputs: dict[str, Any]
+    identity: dict[str, Any]
+    basis: dict[str, Any]
     folder: str
     workload: str = workload.DEFAULT
     tensorboard: bool = False
@@ -47,10 +51,10 @@ class Order:
 def order_for(
     cell: Cell, out: Path, work: str, tensorboard: bool = False, processes: int = 1
 ) -> Order:
-    row = as_plain(cell.row) | {"order": cell.order}
     return Order(
-        cell.id, cell.experiment, row, cell.seed, cell.settings, cell.config,
-        str((out / cell.folder).absolute()), work, tensorboard, processes,
+        cell.id, cell.experiment, cell.row_plain(), cell.seed, cell.settings, cell.config,
+        cell.inputs, cell.identity, cell.basis, str((out / cell.folder).absolute()),
+        work, tensorboard, processes,
     )  # fmt: skip
 
 
@@ -72,18 +76,23 @@ def unwritable(folder: Path, error: OSError) -> str:
 
 
 def _execute(order: Order, folder: Path) -> tuple[str, str]:
-    state, _ = look(folder, order.id)
+    state, _ = look(folder, order)
     if state is State.DONE:  # by someone else, between the decision and the lock
         return DONE, ""
     if state is State.BROKEN:
         os.replace(folder / RECORD, folder / BROKEN)
     tidy(folder)
     starts = _sign(folder)
-    clock = time.perf_counter()
+    clock, git = time.perf_counter(), surroundings.git()  # now: sources may change meanwhile
     try:
+        readings = _readings(order)
+        _look_at(order, readings)
         result = _perform(order, folder)
         seconds = {"total": round(time.perf_counter() - clock, 3)} | result.pop("seconds", {})
-        write_record(folder / RECORD, _record(order, result, starts, seconds))
+        notes = [without_paths(note, readings, folder) for note in result.get("notes", [])]
+        inputs = _look_at(order, readings)
+        run = _run(order, starts, seconds, inputs) | {"git": git}
+        write_record(folder / RECORD, _record(order, result | {"notes": notes}, run))
         # The record is what a run leaves; its last states would fill disks for nothing.
         shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
     except (Exception, SystemExit) as error:
@@ -133,25 +142,45 @@ def _perform(order: Order, folder: Path) -> dict[str, Any]:
             scalars.close()
 
 
-def _record(
-    order: Order, result: dict[str, Any], starts: list[str], seconds: dict[str, Any]
-) -> dict[str, Any]:
+def _readings(order: Order) -> dict[str, Reading]:
+    return readings_of(workload.load(order.workload).read_config(order.settings))
+
+
+def _look_at(order: Order, readings: dict[str, Reading]) -> Inputs:
+    """What is read, before and after the work; a run has nothing to say of anything else."""
+    inputs = look_at(readings)
+    if others := differing(order.inputs, inputs):
+        raise RuntimeError(
+            f"what the run reads was changed after it was planned: {', '.join(others)}; "
+            f"the same command plans it anew"
+        )
+    return inputs
+
+
+def _record(order: Order, result: dict[str, Any], run: dict[str, Any]) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "id": order.id,
+        "identity": order.identity,
         "experiment": order.experiment,
         "row": order.row,
         "seed": order.seed,
         "config": order.config,
         "result": result,
-        "run": {
-            "started": starts[0],
-            "finished": _now(),
-            "resumed": len(starts) - 1,
-            "seconds": seconds,
-            "memory": surroundings.memory(),
-            "environment": surroundings.environment(),
-            "git": surroundings.git(),
-            "inputs": surroundings.inputs(order.settings),
-        },
+        "run": run,
     }
+
+
+def _run(
+    order: Order, starts: list[str], seconds: dict[str, Any], inputs: Inputs
+) -> dict[str, Any]:
+    known_as = digest(order.identity | {"inputs": essential(inputs)})
+    return {
+        "started": starts[0],
+        "finished": _now(),
+        "resumed": len(starts) - 1,
+        "seconds": seconds,
+        "memory": surroundings.memory(),
+        "environment": surroundings.environment(),
+        "inputs": inputs,
+    } | ({"known_as": known_as} if known_as != order.id else {})

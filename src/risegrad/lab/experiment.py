@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from risegrad.lab.library import locate
+from risegrad.lab.record_parts import short
 from risegrad.lab.records import PaperCell
 from risegrad.settings import override, read, unknown
 
@@ -16,6 +17,8 @@ Table = dict[str, Any]
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,80}")
 LARGEST_GRID = 100_000
+SMALLEST_SEED, LARGEST_SEED = -(2**63), 2**64 - 1
+"""What torch takes as a seed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +91,9 @@ class File(Sections):
             raise ValueError("rows: there must be at least one")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds must be different integers, got {list(self.seeds)}")
+        for seed in self.seeds:
+            if not SMALLEST_SEED <= seed <= LARGEST_SEED:
+                raise ValueError(f"seeds must have at most 64 bits, got {short(seed)}")
         self._check_baselines()
 
     def _check_baselines(self) -> None:
@@ -131,7 +137,9 @@ def load_experiment(place: str | Path, overrides: Sequence[str] = ()) -> Experim
         raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: is not UTF-8 text") from error
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError as error:
+        raise ValueError(f"{path}: is nested too deeply") from error
+    except ValueError as error:  # a TOMLDecodeError, or an integer of thousands of digits
         raise ValueError(f"{path}: is not TOML: {error}") from error
     seeds = [text for text in overrides if text.partition("=")[0].strip() == "seeds"]
     for assignment in seeds:

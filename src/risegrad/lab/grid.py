@@ -3,18 +3,33 @@
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+from risegrad.inputs import Inputs, Reading, describe, essential, readings_of
 from risegrad.lab.experiment import LARGEST_GRID, Experiment, RowTable, Table
 from risegrad.lab.layers import Layers, ReadConfig, check_use, unused_by
+from risegrad.lab.paths import absolute, public
 from risegrad.lab.records import Row
-from risegrad.settings import as_plain, digest, override, place_value, unknown
+from risegrad.lab.report.text import visible
+from risegrad.settings import (
+    as_plain,
+    digest,
+    essence,
+    flat,
+    override,
+    place_value,
+    unknown,
+    without,
+)
 
-LOCATIONS = frozenset({"data", "weights"})
-"""Keys that say where something lies on this machine, not what it is."""
+Look = Callable[[Reading], dict[str, Any]]
+
+SHORT = 12
+"""Characters of an id in the name of a folder."""
 
 
 @dataclass(frozen=True)
@@ -29,34 +44,49 @@ class Cell:
     settings: Table
     """what the workload reads, with this machine's paths"""
     config: Table
-    """what the record keeps and the id is made of: paths by their last part only"""
+    """what the record keeps of it: paths by their last part only"""
+    inputs: Inputs
+    """what lies there now"""
+    identity: Table
+    """what the id is made of: the settings that are no defaults, and the content of the inputs"""
+    basis: Table
+    """all settings that can change a result, by dotted names: two runs with the same id differ in
+    one of them only if a default was changed in between"""
     id: str
+    kept: str = ""
+    """the name of the folder that the run has already, perhaps from when the row had another"""
 
     @property
     def folder(self) -> Path:
         """Below the output folder; by construction two plain names."""
-        return Path(self.experiment) / f"{slug(self.row.label)}-s{self.seed}-{self.id[:12]}"
+        name = self.kept or f"{slug(self.row.label)}-s{self.seed}-{self.id[:SHORT]}"
+        return Path(self.experiment) / name
+
+    def row_plain(self) -> Table:
+        """The row as a record keeps it."""
+        return {**as_plain(self.row), "order": self.order}
 
     @property
     def title(self) -> str:
-        return f"{self.row.label} seed {self.seed}"
+        """For messages, which go to a terminal."""
+        return f"{visible(self.row.label)} seed {self.seed}"
 
 
 def expand(experiment: Experiment, read_config: ReadConfig) -> list[Cell]:
     """Every row, every combination that it varies, every seed; no run twice."""
     cells: dict[str, Cell] = {}
-    rows = _rows(experiment)
+    rows, look = _rows(experiment), cache(describe)
     if len(rows) * len(experiment.seeds) > LARGEST_GRID:
         raise ValueError(f"{experiment.name}: more than {LARGEST_GRID} runs")
     unused = [unused_by(layers.merged(), read_config) for _, layers in rows]
     for order, (row, layers) in enumerate(rows):
         plain = layers.relieved_of(unused[order]).merged()
         for seed in experiment.seeds:
-            cell = _cell(experiment.name, row, order, plain | {"seed": seed}, read_config)
+            cell = _cell(experiment.name, row, order, plain | {"seed": seed}, read_config, look)
             if cell.id in cells:
                 raise ValueError(
                     f"{experiment.name}: {cells[cell.id].title!r} and {cell.title!r} are the same "
-                    f"run: all their settings agree"
+                    f"run: all settings that can change a result agree"
                 )
             cells[cell.id] = cell
     check_use(experiment.name, unused)
@@ -68,37 +98,23 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:48].strip("-") or "run"
 
 
-def public(plain: Any, key: str = "") -> Any:
-    """The settings without this machine's folders."""
-    if isinstance(plain, dict):
-        return {name: public(value, name) for name, value in plain.items()}
-    if isinstance(plain, list):
-        return [public(value, key) for value in plain]
-    is_path = key in LOCATIONS and isinstance(plain, str) and bool(PurePath(plain).name)
-    return PurePath(plain).name if is_path else plain
-
-
-def absolute(plain: Any, key: str = "") -> Any:
-    """The settings with existing files by their full path: a worker may stand elsewhere."""
-    if isinstance(plain, dict):
-        return {name: absolute(value, name) for name, value in plain.items()}
-    if isinstance(plain, list):
-        return [absolute(value, key) for value in plain]
-    if key in LOCATIONS and isinstance(plain, str) and plain:
-        path = Path(plain).expanduser()
-        return str(path.absolute()) if path.exists() else plain
-    return plain
-
-
-def _cell(experiment: str, row: Row, order: int, plain: Table, read_config: ReadConfig) -> Cell:
+def _cell(
+    experiment: str, row: Row, order: int, plain: Table, read_config: ReadConfig, look: Look
+) -> Cell:
     try:
-        settings = as_plain(read_config(plain))
+        settings = read_config(plain)
+        readings = readings_of(settings)
+        inputs = {place: look(reading) for place, reading in readings.items()}
     except ValueError as error:
         raise ValueError(f"{experiment}: row {row.label!r}: {error}") from error
-    config = public(settings)
+    full = as_plain(settings)
+    own = public(without(essence(settings), readings), readings)
+    basis = public(without(essence(settings, complete=True), readings), readings)
+    identity = {"settings": own, "inputs": essential(inputs)}
     return Cell(
-        experiment, row, order, plain["seed"], absolute(settings), config, id=digest(config)
-    )
+        experiment, row, order, plain["seed"], absolute(full, readings), public(full, readings),
+        inputs, identity, flat(basis), digest(identity),
+    )  # fmt: skip
 
 
 def _rows(experiment: Experiment) -> list[tuple[Row, Layers]]:

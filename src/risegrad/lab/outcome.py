@@ -7,6 +7,7 @@ from risegrad.lab.grid import Cell
 from risegrad.lab.record_parts import RecordError
 from risegrad.lab.records import Record, read_record
 from risegrad.lab.report.estimates import spread
+from risegrad.lab.report.text import visible
 from risegrad.lab.state import RECORD
 
 COLUMNS = {"Avg": "avg", "Last": "last", "Fgt": "forgetting"}
@@ -39,6 +40,7 @@ def _figure(metrics: Iterable[Mapping[str, float | None]], name: str) -> str:
 
 def columns(table: Sequence[Sequence[str]], right: bool = True) -> str:
     """Text in columns: the first to the left, the others to the right (or all to the left)."""
+    table = [[visible(text) for text in row] for row in table]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = []
     for row in table:

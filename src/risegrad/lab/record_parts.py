@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+LARGEST_NUMBER = 1e100
+"""Beyond this, sums of squares are no numbers any more; nothing that was measured comes near."""
+
+MOST_BITS = 64
 
 
 class RecordError(ValueError):
@@ -72,6 +77,8 @@ class Part:
         value = self.content[key] if self.has(key) else default
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.fail(key, "an integer")
+        if value.bit_length() > MOST_BITS:
+            raise self.fail(key, f"an integer of at most {MOST_BITS} bits")
         return value
 
     def flag(self, key: str) -> bool:
@@ -90,10 +97,21 @@ class Part:
     def _number(self, value: Any, key: str) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.fail(key, "numbers")
-        try:
-            return float(value)
-        except OverflowError as error:
-            raise self.fail(key, "numbers that a float can hold") from error
+        if not -LARGEST_NUMBER <= value <= LARGEST_NUMBER:
+            raise self.fail(key, f"numbers between -{LARGEST_NUMBER:g} and {LARGEST_NUMBER:g}")
+        return float(value)
+
+
+def deeper_than(levels: int, content: Any) -> bool:
+    """Whether lists and objects are nested deeper than this; without recursion of its own."""
+    inner = [content]
+    for _ in range(levels):
+        inner = [item for one in inner if isinstance(one, dict | list) for item in _items(one)]
+    return any(isinstance(one, dict | list) for one in inner)
+
+
+def _items(one: Any) -> Iterable[Any]:
+    return one.values() if isinstance(one, dict) else one
 
 
 def short(value: Any) -> str:

@@ -1,26 +1,31 @@
 """Records: what a run leaves behind, one JSON file each; ``docs/records.md`` explains the fields.
 
 ``write_record`` checks what it writes with the reader's own rules, so that whatever it wrote can be
-read. Keys that this version does not know are ignored; a newer ``schema`` is refused.
+read, and seals it: what was changed afterwards is refused. Keys that this version does not know are
+ignored; another ``schema`` is refused.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from risegrad.files import write_json
-from risegrad.lab.record_parts import NotARecord, Part, RecordError
+from risegrad.lab.record_parts import NotARecord, Part, RecordError, deeper_than
+from risegrad.settings import digest
 
-SCHEMA = 1
+SCHEMA = 2
 NAME = "record.json"
 """What a run calls its record; in a folder, other ``*.json`` files may be records too."""
 
 LARGEST = 256 * 2**20  # bytes; a record is far smaller, a file beyond this is a mistake
+DEEPEST = 40  # levels of objects and lists within each other
+SEALED = ("id", "seed", "identity", "config", "result")
+"""What the seal is made of, with ``run.inputs``. Rows may be renamed; times are nobody's claim."""
 SLACK = 1e-3  # how far a percentage may lie outside [0, 100] by rounding
 
 
@@ -105,12 +110,23 @@ class Run:
     environment: Mapping[str, Any] = field(default_factory=dict)
     git: Mapping[str, Any] = field(default_factory=dict)
     inputs: Mapping[str, Any] = field(default_factory=dict)
+    known_as: str = ""
+    """The id with the revisions that the hub gave, where they were not known before the run."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What the id is made of; ``docs/records.md`` says why."""
+
+    settings: Mapping[str, Any]
+    inputs: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Record:
     path: Path
     id: str
+    identity: Identity
     experiment: str
     row: Row
     seed: int
@@ -167,10 +183,29 @@ def find_records(paths: Iterable[Path | str]) -> list[Path]:
 
 
 def write_record(path: Path | str, content: dict[str, Any]) -> None:
-    """Check and write atomically: a reader sees the old file or the whole new one."""
+    """Seal, check and write atomically: a reader sees the old file or the whole new one."""
     path = Path(path)
-    _record(path, Part(path, "", _faithful(path, content)))
+    content = sealed(_faithful(path, content))
+    _record(path, Part(path, "", content))
     write_json(path, content)
+
+
+def rename_row(path: Path, row: Mapping[str, Any]) -> None:
+    """Let a record that can be read stand in another row; everything else stays as it is."""
+    content: dict[str, Any] = _load(path)
+    if content["row"] != row:
+        write_json(path, content | {"row": dict(row)})
+
+
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The record with a hash of what must not be changed."""
+    return {**content, "seal": _seal(content)}
+
+
+def _seal(content: Mapping[str, Any]) -> str:
+    run = content.get("run")
+    inputs = run.get("inputs") if isinstance(run, Mapping) else None
+    return digest({key: content.get(key) for key in SEALED} | {"inputs": inputs or {}})
 
 
 def _below(folder: Path) -> list[Path]:
@@ -202,6 +237,8 @@ def _load(path: Path) -> Any:
 
 def _faithful(path: Path, content: Any) -> Any:
     """Content that every JSON reader and UTF-8 can carry: no NaN, infinity or half a character."""
+    if deeper_than(DEEPEST, content):
+        raise RecordError(path, f"is nested deeper than {DEEPEST} levels: this is no record")
     try:
         json.dumps(content, allow_nan=False, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
@@ -219,11 +256,12 @@ def _record(path: Path, part: Part) -> Record:
     schema = part.integer("schema")
     if schema > SCHEMA:
         raise RecordError(path, f"has schema {schema}, newer than {SCHEMA}, the newest known here")
-    if schema < 1:
-        raise part.fail("schema", f"between 1 and {SCHEMA}")
-    return Record(
+    if schema < SCHEMA:
+        raise RecordError(path, f"has schema {schema}, which does not say what was read; run again")
+    record = Record(
         path=path,
         id=part.text("id"),
+        identity=_identity(part.part("identity")),
         experiment=part.text("experiment"),
         row=_row(part.part("row")),
         seed=part.integer("seed"),
@@ -231,6 +269,37 @@ def _record(path: Path, part: Part) -> Record:
         result=_result(part.part("result")),
         run=_run(part.part("run", optional=True)),
     )
+    _check_unchanged(record, part)
+    return record
+
+
+def _identity(part: Part) -> Identity:
+    return Identity(part.part("settings").content, part.part("inputs").content)
+
+
+def _check_unchanged(record: Record, part: Part) -> None:
+    """A record that was edited by hand is no record of a run."""
+    if digest(part.content["identity"]) != record.id:
+        raise RecordError(record.path, "was edited: its id is not that of its settings and inputs")
+    if others := list(_others(record.identity.settings, record.config)):
+        reason = f"was edited: config does not match its id in {', '.join(others)}"
+        raise RecordError(record.path, reason)
+    if part.text("seal") != _seal(part.content):
+        changed = ", ".join((*SEALED, "run.inputs"))
+        raise RecordError(record.path, f"was edited: its seal does not match ({changed})")
+
+
+def _others(own: Mapping[Any, Any], config: Mapping[Any, Any], above: str = "") -> Iterator[str]:
+    """The places where the whole configuration says something else than its essence."""
+    for key, value in own.items():
+        found = config.get(key)
+        if isinstance(value, Mapping) and isinstance(found, Mapping):
+            yield from _others(value, found, f"{above}{key}.")
+        elif isinstance(value, list) and isinstance(found, list) and len(value) == len(found):
+            numbered = dict(enumerate(value)), dict(enumerate(found))
+            yield from _others(*numbered, f"{above}{key}.")
+        elif found != value:
+            yield f"{above}{key}"
 
 
 def _row(part: Part) -> Row:
@@ -309,5 +378,10 @@ def _run(part: Part) -> Run:
         peak_rss_bytes=memory.number("peak_rss_bytes"),
         environment=part.part("environment", optional=True).content,
         git=part.part("git", optional=True).content,
-        inputs=part.part("inputs", optional=True).content,
+        inputs=_inputs(part.part("inputs", optional=True)),
+        known_as=part.text("known_as", ""),
     )
+
+
+def _inputs(part: Part) -> dict[str, Any]:
+    return {place: part.part(place).content for place in part.content}

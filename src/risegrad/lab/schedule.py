@@ -81,7 +81,7 @@ class Schedule:
         self.retry_failed = retry_failed
         for cell in self.cells.values():
             folder = self.out / cell.folder
-            state, reason = look(folder, cell.id)
+            state, reason = look(folder, cell)
             if state is State.DONE:
                 self.tally.before += 1
             elif state is State.FAILED and not retry_failed and not lock.taken(folder):
@@ -116,7 +116,7 @@ class Schedule:
 
     def _settled(self, cell: Cell, folder: Path) -> bool:
         """Whether another ``rise run`` has dealt with it in the meantime."""
-        state, _ = look(folder, cell.id)
+        state, _ = look(folder, cell)
         if state is State.DONE:
             self._done(cell, "done elsewhere")
         elif state is State.FAILED and not self.retry_failed:

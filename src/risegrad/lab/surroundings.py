@@ -1,17 +1,13 @@
 """What a record says about the machine, the software and the files a run used."""
 
-import hashlib
 import os
 import platform
 import resource
 import subprocess
 import sys
-from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
-
-from risegrad.lab.grid import LOCATIONS
 
 PACKAGES = (
     "risegrad", "torch", "numpy", "torchvision", "timm", "transformers", "peft", "accelerate",
@@ -44,48 +40,24 @@ def git() -> dict[str, Any]:
     """Commit of the source tree and whether it was changed since; nothing if it is no checkout."""
     here = Path(__file__).resolve()
     try:
+        top = Path(_git(here.parent, "rev-parse", "--show-toplevel")).resolve()
         # Installed into an environment inside another project's checkout, that one is not ours.
-        _git(here.parent, "ls-files", "--error-unmatch", here.name)
+        if top / "src" / here.relative_to(here.parents[2]) != here:
+            return {}
         commit = _git(here.parent, "rev-parse", "HEAD")
-        dirty = _git(here.parent, "status", "--porcelain", "--", ":/src")
+        dirty = _git(here.parent, "status", "--porcelain", "--untracked-files=all", "--", ":/src")
     except (OSError, subprocess.SubprocessError):
         return {}
     return {"commit": commit, "dirty": bool(dirty)}
 
 
-def inputs(settings: Any) -> dict[str, Any]:
-    """The files that the settings point to, by place: name and what is in them.
-
-    A folder is known by its files' names and sizes: reading a whole data set again for every run
-    would take longer than some runs.
-    """
-    return {place: fingerprint(path) for place, path in _files(settings)}
-
-
-def fingerprint(path: Path) -> dict[str, Any]:
-    if path.is_file():
-        with path.open("rb") as stream:
-            return {"name": path.name, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
-    files = sorted(file for file in path.rglob("*") if file.is_file())
-    lines = [f"{file.relative_to(path).as_posix()} {file.stat().st_size}\n" for file in files]
-    listing = hashlib.sha256("".join(lines).encode()).hexdigest()
-    return {"name": path.name, "files": len(files), "listing_sha256": listing}
-
-
-def _files(settings: Any, place: str = "") -> Iterator[tuple[str, Path]]:
-    if isinstance(settings, dict):
-        for key, value in settings.items():
-            yield from _files(value, f"{place}.{key}".lstrip("."))
-    elif isinstance(settings, list):
-        for number, value in enumerate(settings):
-            yield from _files(value, f"{place}[{number}]")
-    elif place.rpartition(".")[2].partition("[")[0] in LOCATIONS and isinstance(settings, str):
-        yield from [(place, Path(settings))] if settings and Path(settings).exists() else []
-
-
 def _git(folder: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(folder), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
+    """Of the repository around ``folder``, whoever owns it and wherever this was called from."""
+    command = ["git", "-C", str(folder), "-c", "safe.directory=*", *arguments]
+    environment = {name: value for name, value in os.environ.items() if name[:4] != "GIT_"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=60, env=environment
+    )
     return done.stdout.strip()
 
 

@@ -16,7 +16,11 @@ Report = Callable[[dict[str, Any]], None]
 
 class Workload(Protocol):
     def read_config(self, plain: Mapping[str, Any]) -> Any:
-        """The settings as a frozen dataclass; a ``ValueError`` names the place of a mistake."""
+        """The settings as a frozen dataclass; a ``ValueError`` names the place of a mistake.
+
+        Their method ``reads`` says what a run reads, by the dotted place of the setting that names
+        it; ``risegrad.inputs`` has the kinds of things to read. Without one, a run reads nothing.
+        """
 
     def estimate(self, settings: Any) -> dict[str, Any]:
         """How much work a run is, in counts that add up over runs."""

@@ -6,7 +6,8 @@ from safetensors.torch import save_file
 
 from risegrad.continual.batches import epoch_batches
 from risegrad.continual.language.items import Answered, TextItems
-from risegrad.continual.language.tokens import Limit, cache_folder, tokenized
+from risegrad.continual.language.tokens import Limit, tokenized
+from risegrad.files import cache_folder
 
 TEXTS = ["one two three", "red", "four five six seven good bad"]
 
@@ -83,12 +84,12 @@ def test_a_folder_that_cannot_be_written(tokenizer, tmp_path):
 
 
 def test_where_the_cache_lies(monkeypatch, tmp_path):
-    assert cache_folder() == tmp_path / "cache" / "tokens"
+    assert cache_folder("tokens") == tmp_path / "cache" / "tokens"
     monkeypatch.setenv("RISEGRAD_CACHE", "none")
-    assert cache_folder() is None
+    assert cache_folder("tokens") is None
     monkeypatch.delenv("RISEGRAD_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / "risegrad" / "tokens"
+    assert cache_folder("tokens") == tmp_path / "risegrad" / "tokens"
 
 
 @pytest.mark.parametrize("kind", ["seq2seq", "decoder"])

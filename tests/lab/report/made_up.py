@@ -1,12 +1,25 @@
-"""Records with made-up numbers: none of them is a result of anything."""
+"""Records with made-up numbers: none of them is a result of anything.
+
+Their shape is not made up: it is that of a record that a run of the fake workload left.
+"""
 
 from __future__ import annotations
 
+import json
 import random
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from risegrad.lab.records import write_record
+from lab import fake_workload
+from risegrad.inputs import essential
+from risegrad.lab.execute import DONE, execute, order_for
+from risegrad.lab.experiment import load_experiment
+from risegrad.lab.grid import expand
+from risegrad.lab.records import sealed, write_record
+from risegrad.settings import digest
 
 HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>\"'`|&{}$%\\"
 
@@ -20,65 +33,68 @@ def matrix_of(tasks: int, start: float, loss: float, noise: random.Random) -> li
     ]
 
 
+@cache
+def template() -> str:
+    """A record as the code makes it, in JSON."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "one.toml").write_text('name="one"\ndomain="x"\n[[rows]]\nlabel="a"\n')
+        (cell,) = expand(load_experiment(folder / "one.toml"), fake_workload.read_config)
+        assert execute(order_for(cell, folder, fake_workload.__name__)) == (DONE, "")
+        return (folder / cell.folder / "record.json").read_text(encoding="utf-8")
+
+
 def record(label: str = "FO", seed: int = 0, **changes: Any) -> dict[str, Any]:
-    """A record in schema 1; ``changes`` are experiment, section, paper, baseline, q and so on."""
+    """A record; ``changes`` are experiment, section, paper, baseline, q, inputs and so on."""
     given = {"start": 85.0, "loss": 2.0, "tasks": 5, "seconds": 2.0, "q": None} | changes
     noise = random.Random(f"{label}-{seed}-{given.get('experiment')}")
     matrix = matrix_of(given["tasks"], given["start"], given["loss"], noise)
     union = [sum(row) / len(row) for row in matrix]
     rule = {"name": given.get("rule", "rise")} | ({"q": given["q"]} if given["q"] else {})
-    return {
-        "schema": 1,
-        "id": f"{noise.getrandbits(64):016x}",
-        "experiment": given.get("experiment", "digits"),
-        "row": {
-            "label": label,
-            "section": given.get("section", ""),
-            "paper": given.get("paper"),
-            "baseline": given.get("baseline", False),
-        },
+    content: dict[str, Any] = json.loads(template())
+    content["experiment"] = given.get("experiment", "digits")
+    content["row"] |= {"label": label, "order": 0}
+    content["row"] |= {key: given[key] for key in ("section", "paper", "baseline") if key in given}
+    content["seed"] = seed
+    content["config"] = {
+        "domain": given.get("domain", "vision"),
+        "stream": given.get("stream", {"name": "made-up"}),
+        "model": {"name": given.get("model", "none")},
+        "host": {"name": given.get("host", "adapter")},
+        "rule": rule,
         "seed": seed,
-        "config": {
-            "domain": given.get("domain", "vision"),
-            "stream": {"name": "made-up"},
-            "model": {"name": "none"},
-            "host": {"name": given.get("host", "adapter")},
-            "rule": rule,
-            "seed": seed,
-        },
-        "result": {
-            "tasks": [
-                {
-                    "name": f"classes {i}",
-                    "classes": [str(i)],
-                    "train": 9,
-                    "validation": 0,
-                    "test": 9,
-                }
-                for i in range(given["tasks"])
-            ],
-            "scores": {"accuracy": {"matrix": matrix, "union": union}},
-            "main_score": "accuracy",
-            "metrics": metrics(matrix, union),
-            "losses": [{"task": 0, "epoch": 0, "loss": 1.0}],
-            "trainable": {"adapter": 1189632, "head": 7680},
-            "notes": list(given.get("notes", [])),
-        },
-        "run": {
-            "started": "2026-01-01T10:00:00+00:00",
-            "finished": "2026-01-01T10:01:00+00:00",
-            "resumed": 0,
-            "seconds": {
-                "train": [given["seconds"] * noise.uniform(0.95, 1.05) for _ in matrix],
-                "score": [0.2 for _ in matrix],
-                "total": 12.3,
-            },
-            "memory": {"peak_rss_bytes": 500 * 2**20},
-            "environment": {"python": "3.11", "torch": "2.15.0"},
-            "git": {"commit": "0123456789abcdef", "dirty": False},
-            "inputs": {},
-        },
     }
+    task = {"train": 9, "validation": 0, "test": 9}
+    tasks = [{"name": f"classes {i}", "classes": [str(i)]} | task for i in range(given["tasks"])]
+    content["result"] |= {
+        "tasks": tasks,
+        "scores": {"accuracy": {"matrix": matrix, "union": union}},
+        "main_score": "accuracy",
+        "metrics": metrics(matrix, union),
+        "losses": [{"task": 0, "epoch": 0, "loss": 1.0}],
+        "trainable": {"adapter": 1189632, "head": 7680},
+        "notes": list(given.get("notes", [])),
+    }
+    content["run"] |= {
+        "started": "2026-01-01T10:00:00+00:00",
+        "finished": "2026-01-01T10:01:00+00:00",
+        "seconds": {
+            "train": [given["seconds"] * noise.uniform(0.95, 1.05) for _ in matrix],
+            "score": [0.2 for _ in matrix],
+            "total": 12.3,
+        },
+        "memory": {"peak_rss_bytes": 500 * 2**20},
+        "git": {"commit": "0123456789abcdef", "dirty": False},
+        "inputs": given.get("inputs", {}),
+    }
+    return finished(content)
+
+
+def finished(content: dict[str, Any]) -> dict[str, Any]:
+    """With the id and the seal of what it says now."""
+    inputs = essential(content["run"].get("inputs", {}))
+    identity = {"settings": deepcopy(content["config"]), "inputs": inputs}
+    return sealed(content | {"identity": identity, "id": digest(identity)})
 
 
 def metrics(matrix: list[list[float]], union: list[float]) -> dict[str, float | None]:
@@ -97,7 +113,6 @@ def metrics(matrix: list[list[float]], union: list[float]) -> dict[str, float | 
 def hostile(seed: int) -> dict[str, Any]:
     """A record whose every text wants to run as a script."""
     content = record(HOSTILE, seed, experiment=HOSTILE, section=HOSTILE, notes=[HOSTILE])
-    content["id"] = f"hostile{seed}"
     content["result"]["tasks"][0]["name"] = HOSTILE
     content["result"]["scores"][HOSTILE] = content["result"]["scores"]["accuracy"]
     content["result"]["metrics"][HOSTILE] = 1.0
@@ -105,7 +120,7 @@ def hostile(seed: int) -> dict[str, Any]:
     content["config"]["rule"][HOSTILE] = seed
     content["run"]["finished"] = HOSTILE
     content["run"]["git"] = {"commit": HOSTILE, "dirty": HOSTILE}
-    content["run"]["environment"] = {"python": HOSTILE, HOSTILE: HOSTILE}
+    content["run"]["environment"] = {"python": HOSTILE, "packages": {"torch": HOSTILE}}
     return content
 
 
@@ -113,9 +128,10 @@ def save(folder: Path, *contents: dict[str, Any]) -> list[Path]:
     """Each in a folder of its own, as ``rise run`` leaves them."""
     paths = []
     for content in contents:
-        path = folder / content["id"] / "record.json"
+        number = len(list(folder.iterdir())) if folder.exists() else 0
+        path = folder / f"run-{number:03d}" / "record.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_record(path, content)
+        write_record(path, finished(content))
         paths.append(path)
     return paths
 
@@ -123,26 +139,34 @@ def save(folder: Path, *contents: dict[str, Any]) -> list[Path]:
 def whole_study(folder: Path, seeds: int = 3) -> Path:
     """A table beside the paper's, a sweep over q, a language experiment with two scores."""
     column, fo, zo = "CIFAR100 Inc-5", "FO Optimization", "ZO Optimization"
+    base = "vit_base_patch16_224"
+    cifar = {"model": base, "stream": {"name": "cifar100-inc5", "increment": 5}}
+    inr = {"model": base, "stream": {"name": "imagenet-r-inc5", "increment": 5}}
     for seed in range(seeds):
         paper = [
-            ("Adapter + Cls.", fo, 88.0, 3.0),
-            ("EASE", fo, 91.0, 2.4),
-            ("ZO-FC", zo, 86.0, 1.6),
+            ("Adapter + Cls.", fo, 88.0, 3.0, "adapter-classifier"),
+            ("EASE", fo, 91.0, 2.4, "ease"),
+            ("ZO-FC", zo, 86.0, 1.6, "zo-fc"),
         ]
-        for name, section, start, loss in paper:
+        for name, section, start, loss, host in paper:
             place = {"table": "1", "row": name, "column": column}
             more = {"paper": place, "baseline": name == "ZO-FC", "loss": loss, "start": start}
+            more |= cifar | {"host": host, "rule": section[:2].lower()}
             save(
                 folder,
                 record(name, seed, experiment="cifar100-inc5", section=section, tasks=6, **more),
             )
         place = {"table": "1", "row": "ZO-FC+RISE", "column": column}
         kinds: list[tuple[str, dict[str, Any]]] = [
-            ("ZO-FC + RISE", {"paper": place, "loss": 1.1, "start": 85.5, "seconds": 2.3}),
+            (
+                "ZO-FC + RISE",
+                {"paper": place, "loss": 1.1, "start": 85.5, "seconds": 2.3, "host": "zo-fc-rise"},
+            ),
             ("ZO-FC + covariance noise", {"loss": 1.55, "start": 82.0, "seconds": 2.2}),
             ("ZO-FC, mean-matched FO", {"loss": 1.6, "start": 86.0, "rule": "scaled"}),
         ]
         for label, more in kinds:
+            more = cifar | more
             save(
                 folder,
                 record(label, seed, experiment="cifar100-inc5", section=zo, tasks=6, **more),
@@ -150,10 +174,12 @@ def whole_study(folder: Path, seeds: int = 3) -> Path:
         for q in (1, 4, 16, 64):
             place = {"table": "3", "row": f"q={q}", "column": "ImageNet-R Inc-5"}
             more = {"start": 74 + q**0.5 / 2, "loss": 0.6 + q / 60, "paper": place, "tasks": 3}
+            more |= inr | {"host": "zo-fc-rise"}
             save(folder, record(f"RISE q={q}", seed, experiment="imagenet-r-queries", q=q, **more))
         for label, start, loss in (("FO", 80.0, 9.0), ("ZO", 60.0, 1.0), ("RISE", 79.0, 2.0)):
             place = {"table": "2", "row": label, "column": "Standard CL Benchmark Order 1"}
             more = {"experiment": "language-order-1", "domain": "language", "section": "SeqLoRA"}
+            more |= {"host": "seq-lora", "rule": label.lower(), "model": "google-t5/t5-large"}
             content = record(
                 label,
                 seed,
@@ -162,6 +188,7 @@ def whole_study(folder: Path, seeds: int = 3) -> Path:
                 tasks=3,
                 paper=place,
                 baseline=label == "FO",
+                stream={"name": "order1"},
                 **more,
             )
             matrix = content["result"]["scores"]["accuracy"]["matrix"]

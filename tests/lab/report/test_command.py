@@ -45,6 +45,21 @@ def test_three_files_and_a_word(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert warned == ""
 
 
+def test_an_absurd_record_is_named_and_the_others_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, huge, far = save(tmp_path / "runs", record(), record("huge"), record("far"))
+    huge.write_text(re.sub(r'"avg": [0-9.]+', '"avg": 1e308', huge.read_text()))
+    far.write_text(re.sub(r'"seed": 0', f'"seed": 1{"0" * 400}', far.read_text()))
+    assert run(tmp_path / "runs", "--out", tmp_path / "report.html") == 0
+    printed, warned = capsys.readouterr()
+    assert f"left out {huge}: result.metrics.avg must be numbers between" in warned
+    assert f"left out {far}: seed must be an integer of at most 64 bits" in warned
+    assert str(good) not in warned
+    assert "FO" in printed
+    assert "nan" not in printed
+
+
 def test_the_same_records_give_the_same_bytes(study: Path, tmp_path: Path) -> None:
     run(study / "runs", "--out", tmp_path / "report.html", "--quiet")
     for name in ("report.html", "report.md", "report.tex"):
@@ -64,7 +79,7 @@ def test_broken_files_are_named_and_the_others_reported(
     assert len(lines) == 2
     assert lines[0].startswith("rise report: warning: left out ")
     assert "cut.json: is not complete JSON" in lines[0]
-    assert "newer.json: has schema 9, newer than 1" in lines[1]
+    assert "newer.json: has schema 9, newer than 2" in lines[1]
     for name in ("report.html", "report.md", "report.tex"):
         text = (tmp_path / name).read_text(encoding="utf-8")
         assert "cut.json: is not complete JSON" in text

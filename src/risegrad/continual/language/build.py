@@ -17,6 +17,7 @@ from risegrad.continual.language.tasks import ORDERS, POOL, TextTask
 from risegrad.continual.notes import too_few, untested
 from risegrad.continual.stream import Stream, Task
 from risegrad.continual.streams.picks import chosen, share
+from risegrad.inputs import Hub, Local, Reading
 
 HOLD_OUT, TRAIN, VALIDATION, TEST = range(4)  # purposes of choices: each has its own seed
 PURPOSES = {"train": TRAIN, "test": TEST}
@@ -58,6 +59,19 @@ def build_stream(settings: LanguageStreamSettings) -> Stream[TextSplit]:
     notes += too_few("train_size", settings.train_size, there["train"])
     notes += too_few("test_size", settings.test_size, there["test"])
     return Stream(settings.name, tuple(tasks), tuple(notes), settings.planned)
+
+
+def texts_of(settings: LanguageStreamSettings) -> dict[str, Reading]:
+    """What ``build_stream`` reads, by the setting that names it: the stream's tasks, no others."""
+    if settings.source == "hub":
+        from risegrad.continual.language.hub import HUB
+
+        return {f"stream.data.{name}": Hub(HUB[name].path, "dataset") for name in settings.order}
+    if not settings.data:
+        return {}
+    tasks = [POOL[name] for name in settings.order]
+    folders = (place for task in tasks for place in (task.name, f"{task.kind}/{task.name}"))
+    return {"stream.data": Local(settings.data, tuple(folders))}
 
 
 def _source(settings: LanguageStreamSettings, task: TextTask) -> Source | None:

@@ -12,6 +12,7 @@ from torch import nn
 
 from risegrad.checks import check_choice, check_number
 from risegrad.continual.language.lora import StackedLora, add_lora
+from risegrad.inputs import Hub, Local, Reading
 
 KINDS = ("auto", "seq2seq", "decoder", "encoder")
 
@@ -84,6 +85,14 @@ def load_model(settings: LanguageModelSettings) -> LanguageModel:
     net, tokenizer, kind = pretrained(place, settings.kind, hint)
     net.float()
     return wrap(net, tokenizer, settings, kind)
+
+
+def model_of(settings: LanguageModelSettings) -> dict[str, Reading]:
+    """What ``load_model`` reads, by the setting that names it; a name may be a folder, too."""
+    if settings.weights:
+        return {"model.weights": Local(settings.weights)}
+    found = Local(settings.name) if Path(settings.name).is_dir() else Hub(settings.name, "model")
+    return {"model.name": found}
 
 
 def pretrained(

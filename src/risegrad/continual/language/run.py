@@ -11,18 +11,19 @@ from risegrad.continual import metrics
 from risegrad.continual.budget import Budget
 from risegrad.continual.config import read_run
 from risegrad.continual.devices import Devices
-from risegrad.continual.language.build import build_stream
+from risegrad.continual.language.build import build_stream, texts_of
 from risegrad.continual.language.hosts import HOSTS, LanguageHost
 from risegrad.continual.language.kit import LanguageKit
-from risegrad.continual.language.model import LanguageModelSettings, load_model
+from risegrad.continual.language.model import LanguageModelSettings, load_model, model_of
 from risegrad.continual.language.settings import LanguageStreamSettings
-from risegrad.continual.language.tokens import cache_folder
 from risegrad.continual.language.work import work
 from risegrad.continual.learn import learn_stream
 from risegrad.continual.progress import Report
 from risegrad.continual.results import defined, matrices, result
 from risegrad.continual.rules import Rule
 from risegrad.continual.train import Loop
+from risegrad.files import cache_folder
+from risegrad.inputs import Reading
 from risegrad.settings import as_plain
 
 USUAL = Budget(
@@ -49,6 +50,10 @@ class LanguageRun:
     seed: int = 0
     """Of initialization, batches, dropout and draws; the choice of examples has its own."""
     domain: Literal["language"] = "language"
+
+    def reads(self) -> dict[str, Reading]:
+        """The texts and the model, by the settings that name them."""
+        return texts_of(self.stream) | model_of(self.model)
 
 
 def read_config(plain: Mapping[str, Any]) -> LanguageRun:
@@ -86,6 +91,6 @@ def make_host(settings: LanguageRun, devices: Devices) -> LanguageHost:
         devices=devices,
         seed=settings.seed,
         bucket=settings.stream.bucket,
-        cache=cache_folder(),
+        cache=cache_folder("tokens"),
     )
     return HOSTS[settings.host.name](kit, settings.host)

@@ -7,7 +7,6 @@ format is safetensors, which holds numbers only, and it is written beside its na
 from __future__ import annotations
 
 import hashlib
-import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -72,15 +71,6 @@ def tokenized(tokenizer: Any, texts: Sequence[str], limit: Limit, folder: Path |
         except OSError as error:  # a full or read-only disk is no reason to stop
             warnings.warn(f"tokens are not kept in {folder} ({error})", stacklevel=2)
     return kept
-
-
-def cache_folder() -> Path | None:
-    """``$RISEGRAD_CACHE``, or a folder in the user's cache; None if that variable is "none"."""
-    given = os.environ.get("RISEGRAD_CACHE", "")
-    if given == "none":
-        return None
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return (Path(given) if given else base / "risegrad") / "tokens"
 
 
 def _tokenize(tokenizer: Any, texts: Sequence[str], limit: Limit) -> Tokens:

@@ -14,7 +14,7 @@ import torch
 from risegrad.continual.notes import too_few, untested
 from risegrad.continual.stream import Stream, Task
 from risegrad.continual.streams.arrays import cifar100, digits, npz
-from risegrad.continual.streams.files import domainnet, folder
+from risegrad.continual.streams.files import DOMAINS, domainnet, folder
 from risegrad.continual.streams.hub import hub
 from risegrad.continual.streams.images import BrokenImage, Images, Source
 from risegrad.continual.streams.named import departures
@@ -23,6 +23,7 @@ from risegrad.continual.streams.picks import Indices, by_class, chosen, share
 from risegrad.continual.streams.settings import ImageStreamSettings
 from risegrad.continual.streams.split import ImageSplit
 from risegrad.continual.streams.views import View
+from risegrad.inputs import Hub, Known, Local, Reading
 from risegrad.optional import need
 
 
@@ -84,6 +85,22 @@ def open_source(settings: ImageStreamSettings) -> Source:
             return npz(path)
         case _:
             return digits(settings.test_fraction)
+
+
+def images_of(settings: ImageStreamSettings) -> Reading | None:
+    """What ``open_source`` reads; None where the images come with a library."""
+    match settings.source:
+        case "cifar100":  # torchvision refuses files with other checksums
+            return Known("CIFAR-100 of torchvision", settings.data)
+        case "hub" if not Path(settings.data).expanduser().exists():
+            return Hub(settings.data, "dataset")
+        case "domainnet":
+            lists = (f"{domain}_{part}.txt" for domain in DOMAINS for part in ("train", "test"))
+            return Local(settings.data, (*DOMAINS, *lists))
+        case "digits":
+            return None
+        case _:
+            return Local(settings.data)
 
 
 @dataclass(frozen=True)

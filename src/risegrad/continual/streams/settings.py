@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 from risegrad.checks import check_choice, check_number
 from risegrad.continual.streams.order import PUBLISHED_SEED
+from risegrad.settings import APART
 
 SOURCES = ("cifar100", "folder", "domainnet", "hub", "npz", "digits")
 CLASS_ORDERS = ("seed", "natural", "given")
@@ -29,7 +30,7 @@ class ImageStreamSettings:
     """"cifar100" (torchvision), "folder", "domainnet", "hub" (Hugging Face), "npz" or "digits"."""
     data: str = ""
     """Folder, file or hub name of the images; relative paths start at the working directory."""
-    download: bool = False
+    download: bool = field(default=False, metadata=APART)
     """Whether "cifar100" may be downloaded into ``data``."""
     image_column: str = ""
     """"hub" only: the column of the images; "" finds it where there is one only."""
@@ -94,15 +95,15 @@ class ImageStreamSettings:
             )
 
     def _check_types(self) -> None:
-        for field in fields(self):
-            value, kind = getattr(self, field.name), type(field.default)
+        for one in fields(self):
+            value, kind = getattr(self, one.name), type(one.default)
             fits = type(value) is kind or (kind is float and type(value) is int)
             if not fits or (kind is tuple and any(type(number) is not int for number in value)):
                 wanted = "tuple of int" if kind is tuple else kind.__name__
-                raise ValueError(f"{field.name} must be a {wanted}, got {value!r}")
+                raise ValueError(f"{one.name} must be a {wanted}, got {value!r}")
 
     def _check_choices(self) -> None:
-        for field, allowed in (
+        for name, allowed in (
             ("source", SOURCES),
             ("class_order", CLASS_ORDERS),
             ("augment", AUGMENTS),
@@ -110,15 +111,15 @@ class ImageStreamSettings:
             ("normalize", NORMALIZATIONS),
             ("on_broken", ON_BROKEN),
         ):
-            check_choice(field, getattr(self, field), allowed)
+            check_choice(name, getattr(self, name), allowed)
 
     def _check_numbers(self) -> None:
-        for field in ("increment", "image_size"):
-            check_number(field, getattr(self, field), at_least=1, whole=True)
-        for field in ("base", "classes", "train_per_class", "test_per_class"):
-            check_number(field, getattr(self, field), at_least=0, whole=True)
-        for field in ("order_seed", "split_seed"):
-            check_number(field, getattr(self, field), at_least=0, below=2**32, whole=True)
+        for name in ("increment", "image_size"):
+            check_number(name, getattr(self, name), at_least=1, whole=True)
+        for name in ("base", "classes", "train_per_class", "test_per_class"):
+            check_number(name, getattr(self, name), at_least=0, whole=True)
+        for name in ("order_seed", "split_seed"):
+            check_number(name, getattr(self, name), at_least=0, below=2**32, whole=True)
         check_number("resize_ratio", self.resize_ratio, at_least=1)
         check_number("validation", self.validation, at_least=0, below=1)
         check_number("test_fraction", self.test_fraction, above=0, below=1)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from risegrad.checks import check_number
+from risegrad.inputs import Hub, Local, Reading
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,13 @@ class ViTSettings:
         check_number("base_lr", self.base_lr, above=0)
         if self.weights and not self.pretrained:
             raise ValueError("pretrained must be true where weights are given, got false")
+
+
+def weights_of(settings: ViTSettings) -> dict[str, Reading]:
+    """What ``load_backbone`` reads, by the setting that names it."""
+    if settings.weights:
+        return {"model.weights": Local(settings.weights)}
+    return {"model.name": Hub(f"timm/{settings.name}", "model")} if settings.pretrained else {}
 
 
 SHAPE_OPTIONS = {

@@ -19,11 +19,13 @@ from risegrad.continual.progress import Report
 from risegrad.continual.results import result
 from risegrad.continual.rules import Rule
 from risegrad.continual.streams import NAMED, ImageStreamSettings, build_stream
+from risegrad.continual.streams.build import images_of
 from risegrad.continual.train import Loop
-from risegrad.continual.vision.backbone import ViTSettings, load_backbone
+from risegrad.continual.vision.backbone import ViTSettings, load_backbone, weights_of
 from risegrad.continual.vision.base import train_base
 from risegrad.continual.vision.kit import Kit
 from risegrad.continual.vision.work import work
+from risegrad.inputs import Reading
 from risegrad.settings import as_plain
 
 
@@ -43,6 +45,11 @@ class VisionRun:
     seed: int = 0
     """Of initialization, batches, augmentation and draws; the class order has its own."""
     domain: Literal["vision"] = "vision"
+
+    def reads(self) -> dict[str, Reading]:
+        """The images and the weights, by the settings that name them."""
+        images, weights = images_of(self.stream), weights_of(self.model)
+        return ({"stream.data": images} if images else {}) | weights
 
 
 def read_config(plain: Mapping[str, Any]) -> VisionRun:

@@ -38,9 +38,10 @@ def execute(kinds: list[str], names: bool) -> int:
 def entries(kind: str) -> dict[str, str]:
     """Name and one line each."""
     from risegrad.lab.library import titles
+    from risegrad.lab.report.text import visible
 
     if kind == "experiments":
-        return titles()
+        return {visible(name): visible(title) for name, title in titles().items()}
     found: dict[str, dict[str, str]] = importlib.import_module(CATALOGUE).catalogue()
     return found.get(kind, {})
 

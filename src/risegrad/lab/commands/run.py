@@ -74,8 +74,11 @@ def execute(cells: "Sequence[Cell]", grid: int, args: argparse.Namespace) -> int
     from risegrad.lab.display import display
     from risegrad.lab.execute import order_for
     from risegrad.lab.schedule import Schedule
+    from risegrad.lab.state import placed, rename_rows
 
     out = output_folder(args.out)
+    cells = placed(cells, out)
+    rename_rows(cells, out)
     with display() as watcher:
         schedule = Schedule(
             cells,
@@ -132,12 +135,14 @@ def conclude(cells: "Sequence[Cell]", tally: "Tally", out: Path) -> int:
 
 
 def _explain(tally: "Tally", out: Path) -> None:
+    from risegrad.lab.report.text import visible_lines
+
     shown: set[str] = set()
     sys.stdout.flush()
     print(f"\n{len(tally.failed)} failed:", file=sys.stderr)
     for cell, reason in tally.failed.values():
         print(f"\n{cell.title}: {out / cell.folder / 'error.txt'}", file=sys.stderr)
-        lines = reason.splitlines() or ["no reason is known; see log.txt"]
+        lines = visible_lines(reason).splitlines() or ["no reason is known; see log.txt"]
         if reason in shown or len(shown) >= TRACEBACKS:
             lines = lines[-1:]
         shown.add(reason)

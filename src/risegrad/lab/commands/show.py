@@ -46,6 +46,9 @@ def plan(args: argparse.Namespace) -> Callable[[], int]:
 def execute(
     experiment: "Experiment", cells: "Sequence[Cell]", work: "Workload", out: Path, as_json: bool
 ) -> int:
+    from risegrad.lab.state import placed
+
+    cells = placed(cells, out)
     rows = {cell.order: cell for cell in cells}  # the seeds of a row cost the same
     works = {order: _estimate(cell, work) for order, cell in rows.items()}
     runs = [_run(cell, out) | {"estimate": works[cell.order]} for cell in cells]
@@ -55,10 +58,11 @@ def execute(
         print(json.dumps(head | {"runs": runs, "left": left}, indent=1))
         return 0
     from risegrad.lab.outcome import columns
+    from risegrad.lab.report.text import visible, visible_lines
 
-    print(" - ".join(filter(None, [experiment.name, experiment.title])))
+    print(visible(" - ".join(filter(None, [experiment.name, experiment.title]))))
     if experiment.description:
-        print(experiment.description)
+        print(visible_lines(experiment.description))
     lines = [[run["label"], str(run["seed"]), run["id"][:12], run["state"]] for run in runs]
     print(f"\n{columns([['', 'seed', 'id', 'state'], *lines], right=False)}\n")
     for why, labels in _reasons(runs).items():
@@ -68,7 +72,7 @@ def execute(
     if left:
         print("left to do: " + ", ".join(f"{_count(n)} {name}" for name, n in left.items()))
     for problem in dict.fromkeys(one["problem"] for one in works.values() if "problem" in one):
-        print(f"no estimate: {problem}")
+        print(f"no estimate: {visible(problem)}")
     return 0
 
 
@@ -93,7 +97,7 @@ def _run(cell: "Cell", out: Path) -> dict[str, Any]:
     from risegrad.lab.state import State, look
 
     folder = out / cell.folder
-    state, _ = look(folder, cell.id)
+    state, _ = look(folder, cell)
     running = state is not State.DONE and lock.taken(folder)
     return {
         "label": cell.row.label,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from risegrad.lab.records import Record
 from risegrad.lab.report.differences import Difference
@@ -52,12 +52,23 @@ def results(experiment: Experiment) -> Table:
             "Method",
             (*map(column, shown), Column("Seeds", explanation="number of runs")),
             by_section(lines),
+            tuple(_apart(experiment)),
         )
     )
 
 
+def _apart(experiment: Experiment) -> Iterator[str]:
+    """Why some rows have no figure of the paper beside them, although they name one."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for row in experiment.rows:
+        if row.apart:
+            found.setdefault(row.apart, []).append(row.label)
+    for apart, labels in found.items():
+        yield f"Not in the paper's setting ({', '.join(apart)}): {', '.join(labels)}."
+
+
 def _metrics(row: ResultRow, shown: Sequence[Metric]) -> list[Cell | None]:
-    paper = dict(zip(METRICS, row.place.figures, strict=True)) if row.place else {}
+    paper = dict(zip(METRICS, row.figures, strict=True)) if row.figures else {}
     return [measured(row.metric(m.key), paper.get(m.key)) for m in shown]
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from risegrad.lab.report.contents import column, measured
 from risegrad.lab.report.metric_names import PAPER
 from risegrad.lab.report.paper_tables import TABLES, Figure, PaperRow, PaperTable, plain_name
 from risegrad.lab.report.rows import Experiment, ResultRow
+from risegrad.lab.report.settings_of_paper import setting
 from risegrad.lab.report.tables import Cell, Line, Table, by_section, ranked
 
 OURS_ONLY = "Not in the paper"
@@ -16,54 +17,88 @@ OURS_ONLY = "Not in the paper"
 
 @dataclass(frozen=True)
 class Group:
-    """A column of the paper's table, and the experiment of ours that stands in it."""
+    """A column of the paper's table, and the rows of ours that stand in it.
+
+    Those are rows of one experiment that differ from the paper's setting in the same things.
+    """
 
     column: int
     experiment: Experiment
+    apart: tuple[str, ...]
 
     def rows(self, table: PaperTable) -> list[ResultRow]:
-        return [
-            row
-            for row in self.experiment.rows
-            if row.place and row.place.table is table and row.place.column == self.column
-        ]
+        return [row for row in _in_column(table, self) if row.apart == self.apart]
+
+    def title(self, table: PaperTable) -> str:
+        name = self.experiment.name
+        return name if self.apart else f"{table.columns[self.column]} ({name})"
 
 
-def paper_layouts(experiments: Sequence[Experiment]) -> list[Table]:
-    """The tables for which there is at least one row of ours."""
+def _in_column(table: PaperTable, group: Group) -> list[ResultRow]:
     return [
-        _layout(table, groups)
-        for table in TABLES.values()
-        if (groups := _groups(table, experiments))
+        row
+        for row in group.experiment.rows
+        if row.place and row.place.table is table and row.place.column == group.column
     ]
 
 
+def paper_layouts(experiments: Sequence[Experiment]) -> list[Table]:
+    """The tables for which there is at least one row of ours.
+
+    Rows in the paper's setting share one; all others stand below a heading that says what differs.
+    """
+    found = []
+    for table in TABLES.values():
+        groups = _groups(table, experiments)
+        if same := [group for group in groups if not group.apart]:
+            found.append(_beside(table, same))
+        found += [_elsewhere(table, group) for group in groups if group.apart]
+    return found
+
+
 def _groups(table: PaperTable, experiments: Sequence[Experiment]) -> list[Group]:
-    candidates = (
-        Group(index, experiment)
+    columns = (
+        Group(index, experiment, ())
         for index in range(len(table.columns))
         for experiment in experiments
     )
-    return [group for group in candidates if group.rows(table)]
+    return [
+        replace(column, apart=apart)
+        for column in columns
+        for apart in sorted({row.apart for row in _in_column(table, column)})
+    ]
 
 
-def _layout(table: PaperTable, groups: Sequence[Group]) -> Table:
-    titles = [f"{table.columns[group.column]} ({group.experiment.name})" for group in groups]
+def _beside(table: PaperTable, groups: Sequence[Group]) -> Table:
     left_out = [
         name
         for index, name in enumerate(table.columns)
         if index not in {group.column for group in groups}
     ]
-    notes = ["Where a cell has two figures, the second is the paper's."]
-    if left_out:
-        notes.append(f"No runs for: {', '.join(left_out)}.")
+    caption = f"Table {table.number} of the paper: {table.caption}, ours beside the paper's"
+    notes = [f"No runs for: {', '.join(left_out)}."] if left_out else []
+    return _layout(table, groups, caption, notes)
+
+
+def _elsewhere(table: PaperTable, group: Group) -> Table:
+    caption = (
+        f"Table {table.number} in another setting; the paper: {setting(table, group.column)}; "
+        f"here ({group.experiment.name}): {', '.join(group.apart)}"
+    )
+    return _layout(table, [group], caption, ["Figures of two settings cannot be compared."])
+
+
+def _layout(
+    table: PaperTable, groups: Sequence[Group], caption: str, notes: Sequence[str]
+) -> Table:
+    titles = [group.title(table) for group in groups]
     return ranked(
         Table(
-            f"Table {table.number} of the paper: {table.caption}, ours beside the paper's",
+            caption,
             "Method" if table.number != "3" else "q",
             tuple(column(metric, title) for title in titles for metric in PAPER),
             by_section([*_paper_lines(table, groups), *_own_lines(table, groups)]),
-            tuple(notes),
+            ("Where a cell has two figures, the second is the paper's.", *notes),
         )
     )
 
@@ -106,8 +141,10 @@ def _own_lines(table: PaperTable, groups: Sequence[Group]) -> Iterator[tuple[str
     sections = {row.section for row in table.rows}
     for section, label in own:
         cells: list[Cell | None] = []
+        shown: list[Experiment] = []
         for group in groups:
-            rows = group.experiment.rows
+            rows = [] if group.experiment in shown else group.experiment.rows
+            shown.append(group.experiment)
             same = [row for row in rows if (row.section, row.label) == (section, label)]
             cells += _triple(same[0] if same and same[0].place is None else None, None)
         yield section if section in sections else section or OURS_ONLY, Line(label, tuple(cells))

@@ -49,8 +49,10 @@ def _versions(runs: Sequence[Record]) -> list[str]:
 def _versions_of(
     environment: Mapping[str, Any], git: Mapping[str, Any]
 ) -> Iterable[tuple[str, str]]:
-    for key in ("python", "torch"):
-        if value := _scalar(environment.get(key)):
+    packages = environment.get("packages")
+    torch = packages.get("torch") if isinstance(packages, Mapping) else None
+    for key, found in (("python", environment.get("python")), ("torch", torch)):
+        if value := _scalar(found):
             yield key, value
     if commit := _scalar(git.get("commit")):
         yield "commit", commit[:12] + (" with local changes" if git.get("dirty") is True else "")

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from risegrad.inputs import essential, words
 from risegrad.lab.records import Record
 from risegrad.lab.report.estimates import Spread, spread
-from risegrad.lab.report.paper_tables import TABLES, Place, find
+from risegrad.lab.report.paper_tables import TABLES, Figure, Place, find
+from risegrad.lab.report.settings_of_paper import departures
+from risegrad.settings import flat
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +25,15 @@ class ResultRow:
     section: str
     runs: tuple[Record, ...]
     place: Place | None = None
+    """of the paper's figure that the row names"""
+    apart: tuple[str, ...] = ()
+    """what is different from the paper's setting there"""
     baseline: bool = False
+
+    @property
+    def figures(self) -> tuple[Figure, ...]:
+        """The paper's, where its setting is that of the row; else nothing."""
+        return self.place.figures if self.place and not self.apart else ()
 
     def by_seed(self, value: Callable[[Record], float | None]) -> dict[int, float]:
         found = {run.seed: value(run) for run in self.runs}
@@ -73,6 +84,7 @@ def gather(
             row for label, runs in named[name].items() for row in _rows(name, label, runs, warnings)
         ]
         rows = _marked(name, rows, baseline, warnings)
+        warnings += _different_inputs(name, rows)
         experiments.append(Experiment(name, tuple(sorted(rows, key=_order))))
     return experiments, warnings
 
@@ -83,10 +95,10 @@ def _rows(
     """One row, or one for each configuration if the runs differ in more than the seed."""
     groups: dict[str, list[Record]] = defaultdict(list)
     for run in runs:
-        groups[json.dumps(_settings(run.config), sort_keys=True)].append(run)
-    configurations = [_settings(group[0].config) for group in groups.values()]
-    keys = sorted({key for c in configurations for key in c})
-    differing = [key for key in keys if len({_word(c.get(key)) for c in configurations}) > 1]
+        groups[json.dumps(_essence(run), sort_keys=True)].append(run)
+    firsts = [group[0] for group in groups.values()]
+    keys = sorted({key for run in firsts for key in _essence(run)})
+    differing = [key for key in keys if len({_value(run, key) for run in firsts}) > 1]
     if differing:
         warnings.append(
             f"{experiment}: runs of the row {label!r} differ in {', '.join(differing)}, "
@@ -94,23 +106,43 @@ def _rows(
         )
     return [
         _row(
-            ", ".join([label, *(f"{key}={_word(config.get(key))}" for key in differing)]),
+            ", ".join([label, *(f"{key}={_value(group[0], key)}" for key in differing)]),
             group,
             warnings,
         )
-        for config, group in zip(configurations, groups.values(), strict=True)
+        for group in groups.values()
     ]
 
 
-def _settings(config: Mapping[str, Any], place: str = "") -> dict[str, Any]:
-    """The configuration as dotted names; seeds, wherever they stand, are left out."""
-    found: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            found |= _settings(value, f"{place}{key}.")
-        elif key != "seed":
-            found[f"{place}{key}"] = value
-    return found
+def _essence(run: Record) -> dict[str, Any]:
+    """What the runs of one row have in common: settings other than seeds, and what was read."""
+    settings = flat(run.identity.settings)
+    own = {key: value for key, value in settings.items() if key.rpartition(".")[2] != "seed"}
+    return own | essential(inputs_of(run))
+
+
+def inputs_of(run: Record) -> Mapping[str, Any]:
+    """What was read, with the names and revisions that the run found."""
+    return run.run.inputs or run.identity.inputs
+
+
+def _value(run: Record, key: str) -> str:
+    """A setting or an input in words; a setting that is not in the essence has its default."""
+    if key in inputs_of(run):
+        return words(inputs_of(run)[key])
+    return _word(flat(run.config).get(key, flat(run.identity.settings).get(key)))
+
+
+def _different_inputs(name: str, rows: Sequence[ResultRow]) -> Iterator[str]:
+    """A remark for every input that is not the same in all rows that have it."""
+    found: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        for place, one in inputs_of(row.runs[0]).items():
+            found[place][words(one)].append(row.label)
+    for place, groups in found.items():
+        if len(groups) > 1:
+            parts = "; ".join(f"{what} in {', '.join(labels)}" for what, labels in groups.items())
+            yield f"{name}: rows differ in what was read as {place}: {parts}"
 
 
 def _word(value: Any) -> str:
@@ -126,7 +158,9 @@ def _row(label: str, runs: Sequence[Record], warnings: list[str]) -> ResultRow:
         latest[run.seed] = run
     kept = tuple(latest[seed] for seed in sorted(latest))
     row = kept[0].row
-    return ResultRow(label, row.section, kept, _place(kept[0], warnings), row.baseline)
+    place = _place(kept[0], warnings)
+    apart = departures(kept[0], place) if place else ()
+    return ResultRow(label, row.section, kept, place, apart, row.baseline)
 
 
 def _place(run: Record, warnings: list[str]) -> Place | None:
@@ -151,10 +185,7 @@ def _marked(
             f"{experiment} has no row {baseline!r}; its own baseline is used, if it marks one"
         )
         return rows
-    return [
-        ResultRow(row.label, row.section, row.runs, row.place, row.label == baseline)
-        for row in rows
-    ]
+    return [replace(row, baseline=row.label == baseline) for row in rows]
 
 
 _SECTIONS = [

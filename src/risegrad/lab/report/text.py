@@ -17,10 +17,18 @@ _INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 def visible(text: str) -> str:
     """One line without characters that act instead of showing: terminal codes, bidi overrides."""
-    spaced = re.sub(r"\s+", " ", text)
+    return _harmless(re.sub(r"\s+", " ", text))
+
+
+def visible_lines(text: str) -> str:
+    """The same for a text of several lines, which keep their indentation."""
+    return "\n".join(_harmless(line.expandtabs().rstrip()) for line in text.splitlines())
+
+
+def _harmless(text: str) -> str:
     return "".join(
         "\ufffd" if unicodedata.category(character) in _INVISIBLE else character
-        for character in spaced
+        for character in text
     )
 
 

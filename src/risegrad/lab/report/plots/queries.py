@@ -80,7 +80,7 @@ def _curves(rows: Sequence[ResultRow], metric: Metric) -> Iterator[Curve]:
         (q, found) for q, row in known if (found := row.metric(metric.key))
     ]
     paper: list[tuple[int, Spread | Figure]] = [
-        (q, row.place.figures[position]) for q, row in known if row.place
+        (q, row.figures[position]) for q, row in known if row.figures
     ]
     if ours:
         yield Curve(metric.words, position, ours)
