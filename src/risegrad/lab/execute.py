@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from risegrad.lab import lock, surroundings, workload
+from risegrad.lab import companions, lock, surroundings, workload
 from risegrad.lab.grid import Cell
 from risegrad.lab.progress import Progress, Scalars
 from risegrad.lab.records import SCHEMA, write_record
@@ -20,6 +20,8 @@ from risegrad.settings import as_plain
 
 CHECKPOINTS = "checkpoints"
 DONE, FAILED, ELSEWHERE, UNWRITABLE = "done", "failed", "elsewhere", "unwritable"
+LOST = "lost"
+"""A process died without an answer: killed, out of memory, its machine gone."""
 
 CANNOT_WRITE = frozenset({errno.ENOSPC, errno.EROFS, errno.EDQUOT})
 """Errors that the next run would meet as well."""
@@ -81,11 +83,13 @@ def _execute(order: Order, folder: Path) -> tuple[str, str]:
     starts = _sign(folder)
     clock = time.perf_counter()
     try:
-        result = _perform(order, folder)
+        result, memory = companions.together(order) if order.processes > 1 else perform(order)
         seconds = {"total": round(time.perf_counter() - clock, 3)} | result.pop("seconds", {})
-        write_record(folder / RECORD, _record(order, result, starts, seconds))
+        write_record(folder / RECORD, _record(order, result, starts, seconds, memory))
         # The record is what a run leaves; its last states would fill disks for nothing.
         shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+    except companions.Killed as error:
+        return LOST, str(error)
     except (Exception, SystemExit) as error:
         if isinstance(error, OSError) and error.errno in CANNOT_WRITE:
             return UNWRITABLE, unwritable(folder, error)
@@ -119,22 +123,27 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _perform(order: Order, folder: Path) -> dict[str, Any]:
-    from risegrad.lab.companions import companions  # which needs an Order
-
-    work = workload.load(order.workload)
-    scalars = Scalars(folder) if order.tensorboard else None
-    report: Callable[[dict[str, Any]], None] = Progress(folder, scalars)
+def perform(order: Order, first: bool = True) -> tuple[dict[str, Any], dict[str, int]]:
+    """The work itself: its result, and the memory it took. Only the ``first`` process reports."""
+    folder, work = Path(order.folder), workload.load(order.workload)
+    scalars = Scalars(folder) if order.tensorboard and first else None
+    report: Callable[[dict[str, Any]], None] = (
+        Progress(folder, scalars) if first else lambda news: None
+    )
     try:
-        with companions(order):
-            return dict(work.perform(work.read_config(order.settings), folder, report))
+        result = dict(work.perform(work.read_config(order.settings), folder, report))
+        return result, surroundings.memory()
     finally:
         if scalars is not None:
             scalars.close()
 
 
 def _record(
-    order: Order, result: dict[str, Any], starts: list[str], seconds: dict[str, Any]
+    order: Order,
+    result: dict[str, Any],
+    starts: list[str],
+    seconds: dict[str, Any],
+    memory: dict[str, int],
 ) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
@@ -149,7 +158,7 @@ def _record(
             "finished": _now(),
             "resumed": len(starts) - 1,
             "seconds": seconds,
-            "memory": surroundings.memory(),
+            "memory": memory,
             "environment": surroundings.environment(),
             "git": surroundings.git(),
             "inputs": surroundings.inputs(order.settings),

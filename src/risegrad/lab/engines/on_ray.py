@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from risegrad.lab.engines import LOST, Ended
-from risegrad.lab.execute import FAILED, UNWRITABLE, Order, execute, unwritable
+from risegrad.lab.engines import Ended
+from risegrad.lab.execute import FAILED, LOST, UNWRITABLE, Order, execute, unwritable
 from risegrad.lab.state import LOG
 from risegrad.lab.worker import thread_limits
 from risegrad.optional import need
