@@ -1,5 +1,6 @@
 """An experiment on the fake workload, and ways to run it in and out of this process."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -37,8 +38,9 @@ label = "RISE"
 
 @pytest.fixture(autouse=True)
 def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers are new processes: they find the fake workload as this one does."""
-    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    """Workers are new processes: they find the fake workload and the package as this one does."""
+    known = [str(TESTS), str(TESTS.parent / "src")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(known))
 
 
 @pytest.fixture
