@@ -9,17 +9,24 @@ from typing import Any
 
 from risegrad.checks import check_choice
 from risegrad.continual.progress import Report
+from risegrad.optional import explained
 
 DOMAINS: dict[str, str] = {
     "vision": "risegrad.continual.vision.run",
     "language": "risegrad.continual.language.run",
 }
-"""Modules with ``read_config``, ``estimate`` and ``perform`` of their own."""
+"""Modules with ``read_config``, ``needs``, ``estimate`` and ``perform`` of their own."""
 
 
 def read_config(plain: Mapping[str, Any]) -> Any:
     """The settings of a run; a ``ValueError`` names the place of a mistake."""
     return _domain(str(plain.get("domain", "vision"))).read_config(plain)
+
+
+def needs(settings: Any) -> dict[str, Any]:
+    """What is ``missing`` for a run, a sentence each, and the ``bytes`` of its checkpoints."""
+    found: dict[str, Any] = _domain(settings.domain).needs(settings)
+    return found
 
 
 def estimate(settings: Any) -> dict[str, Any]:
@@ -36,4 +43,7 @@ def perform(settings: Any, folder: Path, report: Report) -> dict[str, Any]:
 
 def _domain(name: str) -> Any:
     check_choice("domain", name, DOMAINS)
-    return importlib.import_module(DOMAINS[name])
+    try:
+        return importlib.import_module(DOMAINS[name])
+    except ImportError as error:
+        raise explained(error) from error

@@ -1,7 +1,6 @@
 """What a record says about the machine, the software and the files a run used."""
 
 import hashlib
-import os
 import platform
 import resource
 import subprocess
@@ -11,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from risegrad.lab.cores import cores
 from risegrad.lab.grid import LOCATIONS
 
 PACKAGES = (
@@ -24,7 +24,7 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "machine": platform.machine(),
-        "cpus": len(os.sched_getaffinity(0)),
+        "cpus": cores(),
         "device": _device(),
         "threads": _threads(),
         "packages": {name: found for name in PACKAGES if (found := _version(name))},

@@ -1,4 +1,4 @@
-"""What the lab runs: a module with three functions. ``risegrad.continual.run`` is the usual one.
+"""What the lab runs: a module with the functions below. ``risegrad.continual.run`` is the usual one.
 
 Everything else in the lab works with plain mappings, and imports this module's choice as late as it
 can: naming another module (``rise run --workload``) is how tests and other domains come in.
@@ -15,6 +15,13 @@ Report = Callable[[dict[str, Any]], None]
 
 
 class Workload(Protocol):
+    """A module may also have two functions that are used where they are there.
+
+    ``needs(settings)``: a mapping of ``missing`` (a sentence for everything that a run needs and
+    is not there, with the way to get it) and ``bytes`` (room for its checkpoints).
+    ``seconds(settings)``: how long a run would take here, from a few timed steps.
+    """
+
     def read_config(self, plain: Mapping[str, Any]) -> Any:
         """The settings as a frozen dataclass; a ``ValueError`` names the place of a mistake."""
 

@@ -15,6 +15,7 @@ from risegrad.continual.language.build import build_stream
 from risegrad.continual.language.hosts import HOSTS, LanguageHost
 from risegrad.continual.language.kit import LanguageKit
 from risegrad.continual.language.model import LanguageModelSettings, load_model
+from risegrad.continual.language.needs import needs as needs
 from risegrad.continual.language.settings import LanguageStreamSettings
 from risegrad.continual.language.tokens import cache_folder
 from risegrad.continual.language.work import work

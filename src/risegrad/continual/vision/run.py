@@ -23,6 +23,7 @@ from risegrad.continual.train import Loop
 from risegrad.continual.vision.backbone import ViTSettings, load_backbone
 from risegrad.continual.vision.base import train_base
 from risegrad.continual.vision.kit import Kit
+from risegrad.continual.vision.needs import needs as needs
 from risegrad.continual.vision.work import work
 from risegrad.settings import as_plain
 
