@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from risegrad.continual.checkpoint import KEEP
 from risegrad.optional import absent, lack, need
+
+Known = dict[Any, list[str]]
 
 PATIENCE = 10.0  # seconds for an answer of the hub
 MODEL_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
@@ -33,7 +34,13 @@ def checkpoint_bytes(parameters: int) -> int:
     return parameters * 3 * 4 * (KEEP + 1)
 
 
-@cache
+def once(known: Known, find: Callable[[Any], list[str]], settings: Any) -> list[str]:
+    """What ``find`` says of settings that many rows share; asked once while ``known`` lives."""
+    if (find, settings) not in known:
+        known[find, settings] = find(settings)
+    return known[find, settings]
+
+
 def off_hub(repository: str, kind: str = "model") -> str:
     """Why something on the Hugging Face hub cannot be had; "" if it is here already, or there."""
     hub = need("huggingface_hub", "language" if kind == "model" else "vision", "the hub")

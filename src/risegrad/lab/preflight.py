@@ -16,7 +16,8 @@ NAMED = 3
 def preflight(cells: Sequence[Cell], work: Workload, out: Path, workers: int) -> str:
     """The message, or nothing; ``workers`` runs happen at a time."""
     asked = {cell.order: cell for cell in cells}  # the seeds of a row need the same
-    found = {order: _needs(cell, work) for order, cell in asked.items()}
+    known: dict[Any, Any] = {}
+    found = {order: _needs(cell, work, known) for order, cell in asked.items()}
     rows: dict[str, list[str]] = {}
     for order, needs in found.items():
         for lack in needs.get("missing", ()):
@@ -30,9 +31,9 @@ def preflight(cells: Sequence[Cell], work: Workload, out: Path, workers: int) ->
     return "\n".join([f"{head}:", *(f"- {line}" for line in lines)])
 
 
-def _needs(cell: Cell, work: Workload) -> Mapping[str, Any]:
+def _needs(cell: Cell, work: Workload, known: dict[Any, Any]) -> Mapping[str, Any]:
     ask = getattr(work, "needs", None)  # a workload need not know
-    found: Mapping[str, Any] = ask(work.read_config(cell.settings)) if ask else {}
+    found: Mapping[str, Any] = ask(work.read_config(cell.settings), known) if ask else {}
     return found
 
 

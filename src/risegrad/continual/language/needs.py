@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,14 @@ from risegrad.continual.language.build import build_stream
 from risegrad.continual.language.hub import HUB
 from risegrad.continual.language.model import LanguageModelSettings, check_folder
 from risegrad.continual.language.settings import LanguageStreamSettings
-from risegrad.continual.needs import checkpoint_bytes, complaint, missing_extras, off_hub
+from risegrad.continual.needs import (
+    Known,
+    checkpoint_bytes,
+    complaint,
+    missing_extras,
+    off_hub,
+    once,
+)
 
 if TYPE_CHECKING:
     from risegrad.continual.language.run import LanguageRun
@@ -19,14 +25,13 @@ if TYPE_CHECKING:
 LARGE = {"d_model": 1024, "num_layers": 24}  # T5-large, where a model's own shape is not known
 
 
-def needs(settings: LanguageRun) -> dict[str, Any]:
+def needs(settings: LanguageRun, known: Known) -> dict[str, Any]:
     """``missing``: a sentence each, with the way to get it; ``bytes`` of its checkpoints."""
-    missing = [*_data(settings.stream), *_weights(settings.model)]
+    missing = once(known, _data, settings.stream) + once(known, _weights, settings.model)
     trained = _lora(settings.model) * len(settings.stream.order)  # hosts may keep one per task
     return {"missing": missing, "bytes": checkpoint_bytes(trained)}
 
 
-@cache
 def _data(stream: LanguageStreamSettings) -> list[str]:
     """Files are small and read here; data sets on the hub are only looked for."""
     if stream.source == "folder":
@@ -42,7 +47,6 @@ def _data(stream: LanguageStreamSettings) -> list[str]:
     ]
 
 
-@cache
 def _weights(model: LanguageModelSettings) -> list[str]:
     if model.weights:
         return complaint(lambda: check_folder(Path(model.weights).expanduser()))

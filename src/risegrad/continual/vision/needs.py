@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from risegrad.continual.needs import checkpoint_bytes, complaint, missing_extras, off_hub
+from risegrad.continual.needs import (
+    Known,
+    checkpoint_bytes,
+    complaint,
+    missing_extras,
+    off_hub,
+    once,
+)
 from risegrad.continual.streams import ImageStreamSettings
 from risegrad.continual.streams.build import open_source
 from risegrad.continual.vision.backbone import (
@@ -32,13 +38,12 @@ SHAPES = {"tiny": (192, 12), "small": (384, 12), "base": (768, 12), "large": (10
 SHAPES |= {"huge": (1280, 32), "giant": (1536, 40)}
 
 
-def needs(settings: VisionRun) -> dict[str, Any]:
+def needs(settings: VisionRun, known: Known) -> dict[str, Any]:
     """``missing``: a sentence each, with the way to get it; ``bytes`` of its checkpoints."""
-    missing = [*_data(settings.stream), *_weights(settings.model)]
+    missing = once(known, _data, settings.stream) + once(known, _weights, settings.model)
     return {"missing": missing, "bytes": checkpoint_bytes(_trained(settings.model))}
 
 
-@cache
 def _data(stream: ImageStreamSettings) -> list[str]:
     """Looked for, not read: whole sets of images would take a while."""
     if stream.source in READERS:
@@ -80,7 +85,6 @@ def _on_hub(name: str) -> list[str]:
     return []
 
 
-@cache
 def _weights(model: ViTSettings) -> list[str]:
     if lacking := missing_extras(["timm"], "vision", "ViTs"):
         return lacking

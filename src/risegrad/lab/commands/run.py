@@ -1,7 +1,6 @@
 """``rise run``: the runs of an experiment, as far as they are not done."""
 
 import argparse
-import importlib.util
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from risegrad.files import output_folder
 from risegrad.lab.commands.common import add_experiment, overrides
+from risegrad.optional import absent, lack
 
 if TYPE_CHECKING:
     from risegrad.lab.engines import Engine
@@ -65,8 +65,10 @@ def plan(args: argparse.Namespace) -> Callable[[], int]:
     for name in ("workers", "threads", "processes"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise ValueError(f"--{name} must be at least 1, got {getattr(args, name)}")
-    if args.tensorboard and importlib.util.find_spec("tensorboard") is None:
-        raise ValueError('--tensorboard needs it: pip install "risegrad[lab]"')
+    if args.tensorboard and absent("tensorboard"):
+        raise ValueError(lack("tensorboard", "lab", "--tensorboard"))
+    if args.engine == "ray" and absent("ray"):
+        raise ValueError(lack("ray", "lab", "--engine ray"))
     experiment = load_experiment(args.experiment, overrides(args))
     grid = expand(experiment, workload.load(args.workload).read_config)
     cells = choose(grid, args.only)
