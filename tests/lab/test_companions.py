@@ -5,19 +5,22 @@ All of it by the command line, in an environment that says nothing about process
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from risegrad.lab import companions
 from risegrad.lab.records import read_records
 
 ROOT = Path(__file__).parents[2]
-USUAL, WATCHED = "risegrad.continual.run", "tests.lab.watched"
+WATCHED, TOGETHER = "tests.lab.watched", "tests.lab.together"
 
 TINY = """
 name = "tiny"
@@ -53,6 +56,21 @@ label = "RISE"
 """
 
 
+SIMPLE = """
+name = "simple"
+domain = "adding"
+host = {{ name = "{}" }}
+rows = [{{ label = "one" }}]
+"""
+
+Simple = Callable[[str], Path]
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
 @pytest.fixture
 def tiny(tmp_path: Path) -> Path:
     path = tmp_path / "tiny.toml"
@@ -60,7 +78,7 @@ def tiny(tmp_path: Path) -> Path:
     return path
 
 
-def start(*words: object, workload: str = USUAL, first: tuple[str, ...] = ()) -> Any:
+def start(*words: object, workload: str = TOGETHER, first: tuple[str, ...] = ()) -> Any:
     """``rise`` as a user starts it; nothing of the tests' own environment reaches it."""
     return subprocess.Popen(
         [sys.executable, *first, "-m", "risegrad.cli", *map(str, words), "--workload", workload],
@@ -76,7 +94,7 @@ def start(*words: object, workload: str = USUAL, first: tuple[str, ...] = ()) ->
     )
 
 
-def run(*words: object, workload: str = USUAL, first: tuple[str, ...] = ()) -> tuple[int, str]:
+def run(*words: object, workload: str = TOGETHER, first: tuple[str, ...] = ()) -> tuple[int, str]:
     process = start("run", *words, "--threads", 1, workload=workload, first=first)
     out, err = process.communicate(timeout=300)
     return process.returncode, out + err
@@ -112,38 +130,54 @@ def test_two_processes_share_a_run_and_leave_the_record_of_one(tiny: Path, tmp_p
     assert alone["saved"] > 4
 
 
-def test_torchrun_around_the_command_starts_one_command_each(tiny: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def simple(tmp_path: Path) -> Simple:
+    def write(what: str) -> Path:
+        path = tmp_path / "simple.toml"
+        path.write_text(SIMPLE.format(what))
+        return path
+
+    return write
+
+
+def notes(out: Path) -> list[str]:
+    ((record,), problems) = read_records([out])
+    assert not problems
+    return list(record.result.notes)
+
+
+def test_torchrun_around_the_command_starts_one_command_each(simple: Simple, out: Path) -> None:
     """Workers of such commands must not wait for each other: each has a run of its own."""
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    code, text = run(tiny, "--out", tmp_path / "out", workload=WATCHED, first=torchrun)
+    code, text = run(simple("well"), "--out", out, first=torchrun)
     assert code == 0, text
-    assert [one["count"] for one in told(tmp_path / "out")] == [1]
+    assert notes(out) == ["1 processes"]
 
 
-def test_a_process_that_fails_ends_the_run_with_its_error(tiny: Path, tmp_path: Path) -> None:
+def test_a_process_that_fails_ends_the_run_with_its_error(simple: Simple, out: Path) -> None:
     """At once: the first would wait for ever for one that failed."""
-    out = tmp_path / "out"
-    words = (tiny, "--out", out, "--processes", 2, "--set", "loop.batch=5")
-    code, text = run(*words, workload=WATCHED)
+    code, text = run(simple("fails"), "--out", out, "--processes", 2)
     assert code == 1
     assert "failed, RuntimeError: not today" in text
     assert "In process 1 of the run:" in text
     assert next(out.rglob("error.txt")).read_text().strip().endswith("RuntimeError: not today")
 
 
-def test_a_process_that_is_killed_does_not_end_the_run(tiny: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    words = (tiny, "--out", out, "--processes", 2, "--set", "loop.batch=7")
-    code, text = run(*words, workload=WATCHED)
+def test_a_full_disk_is_told_as_with_one_process(simple: Simple, out: Path) -> None:
+    code, text = run(simple("full"), "--out", out, "--processes", 2)
+    assert code == 1
+    assert "cannot be written (No space left on device)" in text
+
+
+def test_a_process_that_is_killed_does_not_end_the_run(simple: Simple, out: Path) -> None:
+    code, text = run(simple("killed"), "--out", out, "--processes", 3)
     assert code == 0, text
     assert "its process 1 was ended by SIGKILL; goes on from its last checkpoint" in text
-    assert [one["rank"] for one in told(out)] == [0, 1]
+    assert notes(out) == ["3 processes"]
 
 
-def test_an_interrupt_ends_all_processes_and_is_no_failure(tiny: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    words = ("run", tiny, "--out", out, "--processes", 2, "--set", "adapter.epochs=100000")
-    process = start(*words)
+def test_an_interrupt_ends_all_processes_and_is_no_failure(simple: Simple, out: Path) -> None:
+    process = start("run", simple("long"), "--out", out, "--processes", 2)
     until = time.monotonic() + 120
     while not list(out.rglob("progress")):
         assert process.poll() is None, process.communicate()
@@ -160,6 +194,23 @@ def test_an_interrupt_ends_all_processes_and_is_no_failure(tiny: Path, tmp_path:
     assert not _of(out), "processes are left"
 
 
+class Odd(Exception):
+    """Cannot be made again from its arguments, as pickle does."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}")
+
+
+def test_an_error_that_cannot_be_pickled_is_told_in_words(tmp_path: Path) -> None:
+    try:
+        raise Odd(1, 2)
+    except Odd as error:
+        companions._leave(error, tmp_path / "1")
+    found, text = pickle.loads((tmp_path / "1").read_bytes())
+    assert (type(found), str(found)) == (RuntimeError, "Odd: 1 and 2")
+    assert text.strip().endswith("Odd: 1 and 2")
+
+
 def _of(out: Path) -> list[str]:
     """Processes that have a file below ``out`` open, as the workers have their log."""
     found = []
@@ -174,7 +225,7 @@ def _of(out: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("count", [0, -1])
-def test_at_least_one(tiny: Path, count: int) -> None:
-    code, text = run(tiny, "--processes", count)
+def test_at_least_one(simple: Simple, count: int) -> None:
+    code, text = run(simple("well"), "--processes", count)
     assert code == 2
     assert f"--processes must be at least 1, got {count}" in text
