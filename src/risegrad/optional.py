@@ -50,8 +50,8 @@ def absent(module: str) -> bool:
 def explained(error: ImportError) -> ImportError:
     """The error with the extra that brings what is missing, where the place of it said nothing.
 
-    >>> explained(ModuleNotFoundError("No module named 'peft.utils'", name="peft.utils"))
-    ImportError('peft is needed: pip install "risegrad[language]" (No module named \'peft.utils\')')
+    >>> print(explained(ModuleNotFoundError("No module named 'peft'", name="peft")))
+    peft is needed: pip install "risegrad[language]" (No module named 'peft')
     """
     name = (error.name or "").partition(".")[0]
     if name not in EXTRAS:
