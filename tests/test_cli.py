@@ -1,15 +1,19 @@
 """The command ``rise``: help, errors, exit codes, and one small run in and out of process."""
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from risegrad.cli import COMMANDS, main
+from risegrad.optional import EXTRAS
 from risegrad.sandbox import command as sandbox
 from risegrad.sandbox.figures import draw
 from risegrad.sandbox.settings import Settings
@@ -212,3 +216,106 @@ sys.exit(f"imported {heavy}" if heavy else code)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+ABSENT = """
+import sys
+from importlib.machinery import PathFinder
+
+EXTRAS = {names}
+find = PathFinder.find_spec
+PathFinder.find_spec = classmethod(
+    lambda cls, name, *rest: None if name.partition(".")[0] in EXTRAS else find(name, *rest)
+)
+"""
+
+LANGUAGE = """
+name = "texts"
+domain = "language"
+stream = { name = "order1", data = "nowhere" }
+host = { name = "seq-lora" }
+rows = [{ label = "one" }]
+"""
+
+LOCAL = Path(__file__).parents[1] / "experiments" / "local" / "vit.toml"
+
+Core = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def core_only(tmp_path: Path) -> Core:
+    """``rise`` in a Python that has torch and numpy and none of the extras."""
+    blocked = set(EXTRAS) | {"scipy", "pandas", "pyarrow"}
+    (tmp_path / "sitecustomize.py").write_text(ABSENT.replace("{names}", repr(blocked)))
+    (tmp_path / "texts.toml").write_text(LANGUAGE)
+    source = str(Path(__file__).parents[1] / "src")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), source])}
+    return lambda *argv: subprocess.run(
+        [sys.executable, "-m", "risegrad.cli", *argv],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+# Every command is here, with what it says in a core-only installation and its exit code.
+CORE_ONLY = {
+    "list": [(["list"], 0, "hosts")],
+    "show": [
+        (["show", "digits"], 0, 'sklearn.datasets is needed: pip install "risegrad[lab]"'),
+        (["show", "texts.toml"], 2, 'is needed: pip install "risegrad[language]"'),
+    ],
+    "run": [
+        (["run", "digits"], 2, 'timm is needed for ViTs: pip install "risegrad[vision]"'),
+        (["run", "digits"], 2, 'stream.source=digits: pip install "risegrad[lab]"'),
+        (["run", "digits", "--engine", "ray"], 2, "ray is needed for --engine ray: pip install"),
+        (["run", "digits", "--tensorboard"], 2, "tensorboard is needed for --tensorboard: pip"),
+    ],
+    "report": [(["report", "."], 1, "no record could be read")],
+    "calibrate": [(["calibrate", "--model", "vit_tiny_patch16_224"], 2, 'pip install "risegrad[')],
+    "diagnose": [(["diagnose", "FILE"], 1, 'pip install "risegrad[')],
+    "local": [(["local", "FILE"], 1, 'pip install "risegrad[')],
+    "sandbox": [(["sandbox"], 1, 'tqdm is needed: pip install "risegrad[lab]"')],
+    "completion": [(["completion", "bash"], 0, "complete")],
+}
+
+
+def test_every_command_is_tried_without_extras() -> None:
+    assert set(CORE_ONLY) == {command.NAME for command in COMMANDS}
+
+
+@pytest.mark.parametrize("command", CORE_ONLY)
+def test_a_core_only_installation_names_the_extra(command: str, core_only: Core) -> None:
+    done = {}
+    for argv, code, words in CORE_ONLY[command]:
+        words_given = tuple(str(LOCAL) if word == "FILE" else word for word in argv)
+        if words_given not in done:
+            done[words_given] = core_only(*words_given)
+        found = done[words_given]
+        text = found.stdout + found.stderr
+        assert (found.returncode, words in text) == (code, True), text
+        assert "Traceback" not in text
+
+
+@pytest.mark.parametrize("argv", [["completion", "bash"], ["show", "digits", "--json"]])
+def test_a_reader_who_has_gone_is_no_news(argv: list[str]) -> None:
+    """As in ``rise show ... | head``: no traceback, and nothing from Python at its end either."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "risegrad.cli", *argv]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_an_interrupt_while_things_are_loaded_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text("import time\nprint('loading', flush=True)\ntime.sleep(60)")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "risegrad.cli", "run", "digits", "--workload", "slow"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "loading\n"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "rise run: interrupted\n")

@@ -3,23 +3,27 @@
 A subcommand is a module with the names of ``CommandModule``; listing it in ``COMMANDS`` is all it
 takes. Such a module imports nothing heavy at its top, so that ``rise --help`` stays quick.
 
-Exit codes: 0 done, 1 the work failed, 2 the arguments are wrong, 130 interrupted.
+Exit codes: 0 done, 1 the work failed, 2 the arguments are wrong or something that they need is not
+there, 130 interrupted, 141 nobody reads the output any more.
 """
 
 import argparse
+import os
 import sys
 import textwrap
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import NoReturn, Protocol
 
 from risegrad.foresight.commands import calibrate, diagnose, local
 from risegrad.lab.commands import completion, report, run, show
 from risegrad.lab.commands import list as listing
+from risegrad.optional import explained
 from risegrad.sandbox import command as sandbox
 
-DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+DONE, FAILED, USAGE, INTERRUPTED, UNREAD = 0, 1, 2, 130, 141
 
 
 class CommandModule(Protocol):
@@ -119,6 +123,20 @@ def _version() -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code. Prints errors instead of raising them."""
+    try:
+        code = _main(argv)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # here and not at the very end, where Python complains by itself
+        return code
+    except KeyboardInterrupt:
+        print("rise: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        _mute()
+        return UNREAD
+
+
+def _main(argv: Sequence[str] | None) -> int:
     parser = build_parser()
     try:
         args = parser.parse_args(argv)
@@ -127,24 +145,39 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.command is None:
         parser.print_help()
         return USAGE
-    return _run(args)
+    try:
+        return _run(args)
+    except KeyboardInterrupt:
+        print(f"rise {args.command}: interrupted", file=sys.stderr)
+        return INTERRUPTED
 
 
 def _run(args: argparse.Namespace) -> int:
     name = f"rise {args.command}"
+    see, add = f"See '{name} --help'.", "Add --debug to see the traceback."
     try:
         job = args.plan(args)
+    except ImportError as error:
+        return _complain(name, explained(error), args.debug, USAGE, "")
     except (ValueError, TypeError) as error:
-        return _complain(name, error, args.debug, USAGE, f"See '{name} --help'.")
+        return _complain(name, error, args.debug, USAGE, see)
     except Exception as error:
         return _complain(name, error, args.debug, FAILED, "")
     try:
         return int(job())
-    except KeyboardInterrupt:
-        print(f"{name}: interrupted", file=sys.stderr)
-        return INTERRUPTED
+    except BrokenPipeError:
+        raise
     except Exception as error:
-        return _complain(name, error, args.debug, FAILED, "Add --debug to see the traceback.")
+        told = explained(error) if isinstance(error, ImportError) else error
+        return _complain(name, told, args.debug, FAILED, add)
+
+
+def _mute() -> None:
+    """Nobody reads what we write: what is still to be written goes nowhere, without a word."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):
+            os.dup2(nowhere, stream.fileno())
 
 
 def _complain(name: str, error: Exception, debug: bool, code: int, hint: str) -> int:

@@ -1,7 +1,18 @@
 """Optional dependencies: imported where they are used, with the way to get them if they are not."""
 
 import importlib
+from importlib.util import find_spec
 from typing import Any
+
+EXTRAS = {
+    "timm": "vision", "torchvision": "vision", "PIL": "vision",
+    "transformers": "language", "peft": "language", "safetensors": "language",
+    "sentencepiece": "language", "tokenizers": "language", "huggingface_hub": "language",
+    "datasets": "language", "accelerate": "language", "lightning": "lightning",
+    "curvlinops": "curvature", "matplotlib": "lab", "tqdm": "lab", "rich": "lab",
+    "sklearn": "lab", "tensorboard": "lab", "ray": "lab",
+}  # fmt: skip
+"""The extra that brings a package; of several, the one that is named where nothing else is said."""
 
 
 def need(module: str, extra: str, purpose: str = "") -> Any:
@@ -18,5 +29,31 @@ def need(module: str, extra: str, purpose: str = "") -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        what = f"{module} is needed{f' for {purpose}' if purpose else ''}"
-        raise ImportError(f'{what}: pip install "risegrad[{extra}]" ({error})') from error
+        raise ImportError(f"{lack(module, extra, purpose)} ({error})") from error
+
+
+def lack(module: str, extra: str, purpose: str = "") -> str:
+    """What is said about a module that is not there.
+
+    >>> lack("timm", "vision")
+    'timm is needed: pip install "risegrad[vision]"'
+    """
+    what = f"{module} is needed{f' for {purpose}' if purpose else ''}"
+    return f'{what}: pip install "risegrad[{extra}]"'
+
+
+def absent(module: str) -> bool:
+    """Whether a top-level module cannot be imported, found out without importing it."""
+    return find_spec(module) is None
+
+
+def explained(error: ImportError) -> ImportError:
+    """The error with the extra that brings what is missing, where the place of it said nothing.
+
+    >>> print(explained(ModuleNotFoundError("No module named 'peft'", name="peft")))
+    peft is needed: pip install "risegrad[language]" (No module named 'peft')
+    """
+    name = (error.name or "").partition(".")[0]
+    if name not in EXTRAS:
+        return error
+    return ImportError(f"{lack(name, EXTRAS[name])} ({error})")

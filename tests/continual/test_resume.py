@@ -123,7 +123,7 @@ def test_one_and_two_processes_agree(tmp_path):
     script = tmp_path / "run.py"
     script.write_text(RUN)
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [*command, str(script), json.dumps(plain), str(folder)],
         env=environment,

@@ -1,12 +1,26 @@
-"""Several processes for one run: the same record as one process, and no waiting for the dead."""
+"""Several processes for one run: the same record as one process, and no waiting for the dead.
 
+All of it by the command line, in an environment that says nothing about processes or devices.
+"""
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from risegrad.cli import main
-from risegrad.lab.commands.run import NAME
+from risegrad.lab import companions
 from risegrad.lab.records import read_records
+
+ROOT = Path(__file__).parents[2]
+WATCHED, TOGETHER = "tests.lab.watched", "tests.lab.together"
 
 TINY = """
 name = "tiny"
@@ -37,53 +51,181 @@ lr = 0.1
 epochs = 1
 [loop]
 batch = 6
-device = "cpu"
 [[rows]]
 label = "RISE"
 """
 
 
+SIMPLE = """
+name = "simple"
+domain = "adding"
+host = {{ name = "{}" }}
+rows = [{{ label = "one" }}]
+"""
+
+Simple = Callable[[str], Path]
+
+
 @pytest.fixture
-def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
     path = tmp_path / "tiny.toml"
     path.write_text(TINY)
     return path
 
 
-def real(*words: object, workload: str = "risegrad.continual.run") -> int:
-    """Not the fake workload of the other tests here."""
-    return main([*map(str, words), "--workload", workload])
+def start(*words: object, workload: str = TOGETHER, first: tuple[str, ...] = ()) -> Any:
+    """``rise`` as a user starts it; nothing of the tests' own environment reaches it."""
+    return subprocess.Popen(
+        [sys.executable, *first, "-m", "risegrad.cli", *map(str, words), "--workload", workload],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={
+            "PATH": os.environ["PATH"],
+            "HOME": os.environ.get("HOME", "/"),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")]),
+        },
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
 
 
-def test_two_processes_leave_the_record_of_one(tiny: Path, tmp_path: Path) -> None:
+def run(*words: object, workload: str = TOGETHER, first: tuple[str, ...] = ()) -> tuple[int, str]:
+    process = start("run", *words, "--threads", 1, workload=workload, first=first)
+    out, err = process.communicate(timeout=300)
+    return process.returncode, out + err
+
+
+def told(out: Path) -> list[dict[str, int]]:
+    """What the processes of a run say they did, by rank."""
+    every = [json.loads(path.read_text()) for path in out.rglob("told-*.json")]
+    return sorted(every, key=lambda one: one["rank"])
+
+
+def test_two_processes_share_a_run_and_leave_the_record_of_one(tiny: Path, tmp_path: Path) -> None:
+    """With a checkpoint after every epoch, which only one of them may write."""
     results = []
     for processes in (1, 2):
         out = tmp_path / str(processes)
-        code = real(NAME, tiny, "--out", out, "--processes", processes, "--threads", 1)
-        assert code == 0, [path.read_text() for path in out.rglob("*.txt")]
+        often = ("--set", "loop.checkpoint_seconds=0", "--out", out)
+        code, text = run(tiny, *often, "--processes", processes, workload=WATCHED)
+        assert code == 0, [text, *(path.read_text() for path in out.rglob("*.txt"))]
         ((record,), problems) = read_records([out])
         assert not problems
         results.append(record.result)
     one, two = results
     assert one.scores == two.scores
-    for first, second in zip(one.losses, two.losses, strict=True):
-        assert second.loss == pytest.approx(first.loss, rel=1e-4)
+    for mine, other in zip(one.losses, two.losses, strict=True):
+        assert other.loss == pytest.approx(mine.loss, rel=1e-4)
+    (alone,), (first, second) = told(tmp_path / "1"), told(tmp_path / "2")
+    assert (first["rank"], second["rank"]) == (0, 1)
+    assert first["count"] == second["count"] == 2
+    assert first["mine"] + second["mine"] == first["all"] == second["all"] == alone["all"]
+    assert min(first["mine"], second["mine"]) > 0.4 * alone["all"]
+    assert (first["saved"], second["saved"]) == (alone["saved"], 0)
+    assert alone["saved"] > 4
 
 
-def test_a_process_that_dies_ends_the_run(
-    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The first would wait for ever for one that failed."""
-    out = tmp_path / "out"
-    words = (NAME, tiny, "--out", out, "--processes", 2, "--threads", 1)
-    code = real(*words, workload="tests.lab.dies_alone")
+@pytest.fixture
+def simple(tmp_path: Path) -> Simple:
+    def write(what: str) -> Path:
+        path = tmp_path / "simple.toml"
+        path.write_text(SIMPLE.format(what))
+        return path
+
+    return write
+
+
+def notes(out: Path) -> list[str]:
+    ((record,), problems) = read_records([out])
+    assert not problems
+    return list(record.result.notes)
+
+
+def test_torchrun_around_the_command_starts_one_command_each(simple: Simple, out: Path) -> None:
+    """Workers of such commands must not wait for each other: each has a run of its own."""
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    code, text = run(simple("well"), "--out", out, first=torchrun)
+    assert code == 0, text
+    assert notes(out) == ["1 processes"]
+
+
+def test_a_process_that_fails_ends_the_run_with_its_error(simple: Simple, out: Path) -> None:
+    """At once: the first would wait for ever for one that failed."""
+    code, text = run(simple("fails"), "--out", out, "--processes", 2)
     assert code == 1
-    assert "its process ended with code 1" in capsys.readouterr().err
-    assert "a process of this run ended with code" in next(out.rglob("log.txt")).read_text()
+    assert "failed, RuntimeError: not today" in text
+    assert "In process 1 of the run:" in text
+    assert next(out.rglob("error.txt")).read_text().strip().endswith("RuntimeError: not today")
+
+
+def test_a_full_disk_is_told_as_with_one_process(simple: Simple, out: Path) -> None:
+    code, text = run(simple("full"), "--out", out, "--processes", 2)
+    assert code == 1
+    assert "cannot be written (No space left on device)" in text
+
+
+def test_a_process_that_is_killed_does_not_end_the_run(simple: Simple, out: Path) -> None:
+    code, text = run(simple("killed"), "--out", out, "--processes", 3)
+    assert code == 0, text
+    assert "its process 1 was ended by SIGKILL; goes on from its last checkpoint" in text
+    assert notes(out) == ["3 processes"]
+
+
+def test_an_interrupt_ends_all_processes_and_is_no_failure(simple: Simple, out: Path) -> None:
+    process = start("run", simple("long"), "--out", out, "--processes", 2)
+    until = time.monotonic() + 120
+    while not list(out.rglob("progress")):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err.splitlines()[-2:] == [
+        "stopping; the same command goes on from here",
+        "rise run: interrupted",
+    ]
+    assert not list(out.rglob("error.txt"))
+    assert not _of(out), "processes are left"
+
+
+class Odd(Exception):
+    """Cannot be made again from its arguments, as pickle does."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}")
+
+
+def test_an_error_that_cannot_be_pickled_is_told_in_words(tmp_path: Path) -> None:
+    try:
+        raise Odd(1, 2)
+    except Odd as error:
+        companions._leave(error, tmp_path / "1")
+    found, text = pickle.loads((tmp_path / "1").read_bytes())
+    assert (type(found), str(found)) == (RuntimeError, "Odd: 1 and 2")
+    assert text.strip().endswith("Odd: 1 and 2")
+
+
+def _of(out: Path) -> list[str]:
+    """Processes that have a file below ``out`` open, as the workers have their log."""
+    found = []
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            target = os.readlink(link)
+        except OSError:
+            continue
+        if target.startswith(str(out)):
+            found.append(target)
+    return found
 
 
 @pytest.mark.parametrize("count", [0, -1])
-def test_at_least_one(tiny: Path, count: int, capsys: pytest.CaptureFixture[str]) -> None:
-    assert real(NAME, tiny, "--processes", count) == 2
-    assert f"--processes must be at least 1, got {count}" in capsys.readouterr().err
+def test_at_least_one(simple: Simple, count: int) -> None:
+    code, text = run(simple("well"), "--processes", count)
+    assert code == 2
+    assert f"--processes must be at least 1, got {count}" in text

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from risegrad.lab import workload
 from risegrad.lab.records import read_records, sealed
 
 from .conftest import EXPERIMENT, cells_of, rise
@@ -238,6 +239,22 @@ def test_mistakes_are_two_lines_and_exit_code_two(
     assert len(err.splitlines()) == 2
     assert err.endswith("See 'rise run --help'.\n")
     assert not (tmp_path / "out").exists()
+
+
+def test_show_says_how_long_it_takes(
+    small: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = workload.load("lab.fake_workload")
+    monkeypatch.setattr(module, "seconds", lambda config: 100.0 * config.rule.q, raising=False)
+    assert rise("show", small, "--out", tmp_path) == 0
+    assert "about" not in capsys.readouterr().out, "only where it is asked for"
+    assert rise("show", small, "--out", tmp_path, "--time") == 0
+    text = capsys.readouterr().out
+    assert "left to do: 36 steps\nabout 43:20 here, one run at a time" in text
+    assert rise("show", small, "--out", tmp_path, "--time", "--json") == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["left"]["seconds"] == 2 * (100 + 400 + 800)
+    assert content["runs"][-1]["estimate"]["seconds"] == 800
 
 
 def test_a_workload_that_is_not_there(small: Path, capsys: Capture) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from risegrad.lab import lock, schedule
-from risegrad.lab.engines import LOST, Ended
-from risegrad.lab.execute import DONE, ELSEWHERE, UNWRITABLE, Order, order_for
+from risegrad.lab.engines import Ended
+from risegrad.lab.execute import DONE, ELSEWHERE, LOST, UNWRITABLE, Order, order_for
 from risegrad.lab.grid import Cell
 from risegrad.lab.schedule import RETRIES, Schedule, Tally, Unwritable
 

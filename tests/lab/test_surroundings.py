@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from risegrad.lab import surroundings
-from risegrad.lab.commands.run import make_engine
+from risegrad.lab.commands.run import division, make_engine
+from risegrad.lab.cores import cores
 from risegrad.lab.engines import local
 from risegrad.lab.engines.local import Local, devices
 
@@ -121,3 +122,16 @@ def test_the_machine_is_divided(
     engine = make_engine(args, grid)
     assert isinstance(engine, Local)
     assert (engine.workers, engine.threads) == expected
+
+
+def test_cores_where_the_system_cannot_say_which_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on macOS and Windows."""
+    monkeypatch.delattr("os.sched_getaffinity")
+    monkeypatch.setattr("os.cpu_count", lambda: 6)
+    assert cores() == 6
+    assert surroundings.environment()["cpus"] == 6
+    monkeypatch.setattr(local, "devices", list)
+    args = argparse.Namespace(processes=1, workers=2, threads=None)
+    assert division(args, 100) == (2, 3)
+    monkeypatch.setattr("os.cpu_count", lambda: None)
+    assert cores() == 1

@@ -13,25 +13,28 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Parameter
-
-from risegrad.optional import need
 
 T = TypeVar("T")
 
 
 class Devices:
-    """Where a run computes. Started by torchrun or accelerate, all processes share the work."""
+    """Where a run computes. Started by torchrun or ``--processes``, all processes share the work.
+
+    Whether there are several is read from the environment that torchrun sets and from nothing else:
+    it does not depend on a GPU being there.
+    """
 
     def __init__(self, precision: str = "float32", device: str = "auto") -> None:
         self.precision = precision
-        self._accelerator: Any = (
-            _accelerator() if int(os.environ.get("WORLD_SIZE", "1")) > 1 else None
-        )
-        self.rank: int = self._accelerator.process_index if self._accelerator else 0
-        self.count: int = self._accelerator.num_processes if self._accelerator else 1
-        self.device = self._accelerator.device if self._accelerator else _device(device)
+        self.device = _device(device)
+        several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+        if several and not dist.is_initialized():
+            dist.init_process_group(_backend(self.device))
+        self.rank: int = dist.get_rank() if several else 0
+        self.count: int = dist.get_world_size() if several else 1
 
     @property
     def main(self) -> bool:
@@ -49,28 +52,43 @@ class Devices:
 
     def total(self, value: Tensor) -> Tensor:
         """The sum over processes."""
-        if self._accelerator is None:
+        if self.count == 1:
             return value
-        summed: Tensor = self._accelerator.reduce(value, reduction="sum")
+        summed = value.detach().clone()
+        dist.all_reduce(summed)
         return summed
 
     def total_gradients(self, parameters: Iterable[Parameter]) -> None:
-        """Add up the gradients; a process without examples has none and counts as zero."""
-        if self._accelerator is None:
+        """Add up the gradients; a process without examples has none and counts as zero.
+
+        What has a gradient in no process keeps none: a gradient of zeros is something else, with
+        which momentum and decay would move it.
+        """
+        if self.count == 1:
             return
-        for parameter in parameters:
-            gradient = parameter.grad
-            parameter.grad = self.total(
-                torch.zeros_like(parameter) if gradient is None else gradient
-            )
-
-
-def _accelerator() -> Any:
-    return need("accelerate", "vision", "several processes").Accelerator()
+        every = list(parameters)
+        known = torch.tensor([float(p.grad is not None) for p in every], device=self.device)
+        for parameter, processes in zip(every, self.total(known).tolist(), strict=True):
+            if processes:
+                mine = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                parameter.grad = self.total(mine)
 
 
 def _device(name: str) -> torch.device:
+    """The device of this process: the accelerators of a machine are given out in turn."""
     if name != "auto":
         return torch.device(name)
     found = torch.accelerator.current_accelerator()
-    return found if found is not None and torch.accelerator.is_available() else torch.device("cpu")
+    if found is None or not torch.accelerator.is_available():
+        return torch.device("cpu")
+    if "LOCAL_RANK" not in os.environ:
+        return found
+    place = int(os.environ["LOCAL_RANK"]) % torch.accelerator.device_count()
+    torch.accelerator.set_device_index(place)
+    return torch.device(found.type, place)
+
+
+def _backend(device: torch.device) -> str:
+    """gloo where processes share an accelerator, which NCCL and the like refuse."""
+    alone = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) <= torch.accelerator.device_count()
+    return dist.get_default_backend_for_device(device) if alone else "gloo"

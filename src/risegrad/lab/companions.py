@@ -1,95 +1,109 @@
-"""Several processes for one run: the worker is the first of them and starts the others.
+"""Several processes for one run, started and watched by torch's elastic launcher (torchrun).
 
-They find each other by the environment that torchrun would set, so the run itself needs to know
-nothing of this. Only the first writes; when any of the others fails, the run fails.
+The worker only waits for them, and has lock, log and record. When one of them fails, the launcher
+ends the others and the run fails with that one's error; when one is killed, the run is lost as if
+the worker itself had been killed, and goes on from its last checkpoint.
 """
 
-import json
 import os
-import socket
-import subprocess
-import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import pickle
+import signal
+import time
+import traceback
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
-from risegrad.lab.execute import Order
+if TYPE_CHECKING:
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-GRACE = 30.0  # seconds for the others to end after the first has
+    from risegrad.lab.execute import Order
+
+RANKS = (
+    "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
+    "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+)  # fmt: skip
+"""What torchrun sets. A run's processes are its own: those of whoever ordered it do not count."""
 
 
-@contextmanager
-def companions(order: Order) -> Iterator[None]:
-    """Inside, this process is rank 0 of ``order.processes``."""
-    if order.processes < 2:
-        yield
-        return
-    before = dict(os.environ)
-    os.environ |= meeting_point(order.processes) | {"RANK": "0", "LOCAL_RANK": "0"}
-    others = [_start(order, rank) for rank in range(1, order.processes)]
-    over = threading.Event()
-    threading.Thread(target=_watch, args=(others, over), daemon=True).start()
+class Killed(RuntimeError):
+    """A process of the run was ended from outside."""
+
+
+def together(order: "Order") -> Any:
+    """What the first of ``order.processes`` processes returns from its part of the run."""
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    with TemporaryDirectory(prefix="rise-") as place:
+        config = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=order.processes,
+            run_id=order.id,
+            rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0",
+            max_restarts=0,  # who goes on after a death is decided in one place, the schedule
+            logs_specs=DefaultLogsSpecs(place),
+        )
+        try:
+            return elastic_launch(config, _part)(order.plain(), place)[0]
+        except ChildFailedError as error:
+            raise _cause(error, Path(place)) from None
+        except SignalException:  # we are being stopped, which is no failure of the run
+            raise KeyboardInterrupt from None
+
+
+def _part(plain: dict[str, Any], place: str) -> Any:
+    """One of the processes. An error is left for the worker as it is, not only as text."""
+    from torch import distributed
+
+    from risegrad.lab.execute import Order, perform
+
+    rank = int(os.environ["RANK"])
     try:
-        yield
+        return perform(Order(**plain), first=rank == 0)
+    except Exception as error:
+        _leave(error, Path(place) / str(rank))
+        # The launcher looks ten times a second and names one that is gone. A process that was
+        # killed must be seen before those that fail for want of it.
+        time.sleep(1)
+        raise
     finally:
-        over.set()
-        for other in others:
-            _end(other)
-        os.environ.clear()
-        os.environ.update(before)
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
 
 
-def meeting_point(count: int) -> dict[str, str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    return {
-        "WORLD_SIZE": str(count),
-        "LOCAL_WORLD_SIZE": str(count),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }
-
-
-def _start(order: Order, rank: int) -> "subprocess.Popen[bytes]":
-    process = subprocess.Popen(
-        [sys.executable, "-m", "risegrad.lab.companions"],
-        stdin=subprocess.PIPE,
-        env=os.environ | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-    )
-    assert process.stdin is not None
-    process.stdin.write(json.dumps(order.plain()).encode() + b"\n")
-    process.stdin.close()
-    return process
-
-
-def _watch(others: "list[subprocess.Popen[bytes]]", over: threading.Event) -> None:
-    """Without the others the first would wait for them for ever."""
-    while not over.wait(0.5):
-        codes = [other.poll() for other in others]
-        if any(code for code in codes) and not over.is_set():
-            print(f"a process of this run ended with code {max(map(int, filter(None, codes)))}")
-            os._exit(1)
-
-
-def _end(other: "subprocess.Popen[bytes]") -> None:
+def _leave(error: Exception, path: Path) -> None:
+    text = traceback.format_exc()
     try:
-        other.wait(GRACE)
-    except subprocess.TimeoutExpired:
-        other.kill()
-        other.wait()
+        whole = pickle.dumps((error, text))
+        pickle.loads(whole)  # some errors only fail here
+    except Exception:
+        whole = pickle.dumps((RuntimeError(f"{type(error).__name__}: {error}"), text))
+    path.write_bytes(whole)
 
 
-def main() -> int:
-    """One of the others: the same work, without lock, report or record."""
-    from risegrad.lab import workload
+def _cause(failed: "ChildFailedError", place: Path) -> Exception:
+    """The error of the process that failed, with its traceback."""
+    rank, failure = failed.get_first_failure()
+    if failure.exitcode < 0:
+        return Killed(f"its process {rank} {death(failure.exitcode)}")
+    try:
+        error, text = pickle.loads((place / str(rank)).read_bytes())
+    except OSError:
+        return RuntimeError(f"its process {rank} {death(failure.exitcode)}")
+    assert isinstance(error, Exception)
+    error.add_note(f"\nIn process {rank} of the run:\n{text.strip()}")
+    return error
 
-    order = Order(**json.loads(sys.stdin.readline()))
-    work = workload.load(order.workload)
-    work.perform(work.read_config(order.settings), Path(order.folder), lambda news: None)
-    return 0
 
-
-if __name__ == "__main__":
-    sys.exit(main())
+def death(code: int) -> str:
+    """How a process ended, in words."""
+    if code >= 0:
+        return f"ended with code {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from risegrad.inputs import Inputs, Reading, differing, essential, look_at, readings_of
-from risegrad.lab import lock, surroundings, workload
+from risegrad.lab import companions, lock, surroundings, workload
 from risegrad.lab.grid import Cell
 from risegrad.lab.paths import without_paths
 from risegrad.lab.progress import Progress, Scalars
@@ -21,6 +21,8 @@ from risegrad.lab.state import BROKEN, CHECKPOINTS, ERROR, RECORD, STARTS, State
 from risegrad.settings import digest
 
 DONE, FAILED, ELSEWHERE, UNWRITABLE = "done", "failed", "elsewhere", "unwritable"
+LOST = "lost"
+"""A process died without an answer: killed, out of memory, its machine gone."""
 
 CANNOT_WRITE = frozenset({errno.ENOSPC, errno.EROFS, errno.EDQUOT})
 """Errors that the next run would meet as well."""
@@ -87,14 +89,16 @@ def _execute(order: Order, folder: Path) -> tuple[str, str]:
     try:
         readings = _readings(order)
         _look_at(order, readings)
-        result = _perform(order, folder)
+        result, memory = companions.together(order) if order.processes > 1 else perform(order)
         seconds = {"total": round(time.perf_counter() - clock, 3)} | result.pop("seconds", {})
         notes = [without_paths(note, readings, folder) for note in result.get("notes", [])]
         inputs = _look_at(order, readings)
-        run = _run(order, starts, seconds, inputs) | {"git": git}
+        run = _run(order, starts, seconds, inputs) | {"git": git, "memory": memory}
         write_record(folder / RECORD, _record(order, result | {"notes": notes}, run))
         # The record is what a run leaves; its last states would fill disks for nothing.
         shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+    except companions.Killed as error:
+        return LOST, str(error)
     except (Exception, SystemExit) as error:
         if isinstance(error, OSError) and error.errno in CANNOT_WRITE:
             return UNWRITABLE, unwritable(folder, error)
@@ -128,15 +132,16 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _perform(order: Order, folder: Path) -> dict[str, Any]:
-    from risegrad.lab.companions import companions  # which needs an Order
-
-    work = workload.load(order.workload)
-    scalars = Scalars(folder) if order.tensorboard else None
-    report: Callable[[dict[str, Any]], None] = Progress(folder, scalars)
+def perform(order: Order, first: bool = True) -> tuple[dict[str, Any], dict[str, int]]:
+    """The work itself: its result, and the memory it took. Only the ``first`` process reports."""
+    folder, work = Path(order.folder), workload.load(order.workload)
+    scalars = Scalars(folder) if order.tensorboard and first else None
+    report: Callable[[dict[str, Any]], None] = (
+        Progress(folder, scalars) if first else lambda news: None
+    )
     try:
-        with companions(order):
-            return dict(work.perform(work.read_config(order.settings), folder, report))
+        result = dict(work.perform(work.read_config(order.settings), folder, report))
+        return result, surroundings.memory()
     finally:
         if scalars is not None:
             scalars.close()
@@ -180,7 +185,6 @@ def _run(
         "finished": _now(),
         "resumed": len(starts) - 1,
         "seconds": seconds,
-        "memory": surroundings.memory(),
         "environment": surroundings.environment(),
         "inputs": inputs,
     } | ({"known_as": known_as} if known_as != order.id else {})

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Protocol
 
 from risegrad.lab import lock
-from risegrad.lab.engines import LOST, Ended, Engine
-from risegrad.lab.execute import DONE, ELSEWHERE, FAILED, UNWRITABLE, Order, fail, unwritable
+from risegrad.lab.engines import Ended, Engine
+from risegrad.lab.execute import DONE, ELSEWHERE, FAILED, LOST, UNWRITABLE, Order, fail, unwritable
 from risegrad.lab.grid import Cell
 from risegrad.lab.state import State, error_text, look
 

@@ -9,6 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from risegrad.lab.cores import cores
+
 PACKAGES = (
     "risegrad", "torch", "numpy", "torchvision", "timm", "transformers", "peft", "accelerate",
     "datasets", "tokenizers", "safetensors", "scikit-learn", "ray",
@@ -20,7 +22,7 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "machine": platform.machine(),
-        "cpus": len(os.sched_getaffinity(0)),
+        "cpus": cores(),
         "device": _device(),
         "threads": _threads(),
         "packages": {name: found for name in PACKAGES if (found := _version(name))},

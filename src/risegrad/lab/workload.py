@@ -1,4 +1,4 @@
-"""What the lab runs: a module with three functions. ``risegrad.continual.run`` is the usual one.
+"""What the lab runs: a module with a few functions, usually ``risegrad.continual.run``.
 
 Everything else in the lab works with plain mappings, and imports this module's choice as late as it
 can: naming another module (``rise run --workload``) is how tests and other domains come in.
@@ -15,6 +15,14 @@ Report = Callable[[dict[str, Any]], None]
 
 
 class Workload(Protocol):
+    """A module may also have two functions that are used where they are there.
+
+    ``needs(settings, known)``: a mapping of ``missing`` (a sentence for everything that a run needs
+    and is not there, with the way to get it) and ``bytes`` (room for its checkpoints). ``known`` is
+    a dictionary in which it may keep what runs of one grid share.
+    ``seconds(settings)``: how long a run would take here, from a few timed steps.
+    """
+
     def read_config(self, plain: Mapping[str, Any]) -> Any:
         """The settings as a frozen dataclass; a ``ValueError`` names the place of a mistake.
 

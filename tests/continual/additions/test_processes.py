@@ -31,12 +31,6 @@ class Rank(Devices):
         self.together.barrier.wait()
         return summed
 
-    def total_gradients(self, parameters):
-        for parameter in parameters:
-            gradient = parameter.grad
-            empty = torch.zeros_like(parameter)
-            parameter.grad = self.total(empty if gradient is None else gradient)
-
 
 def learn(small, name, devices):
     options = {"samples": 5} if name in ("ewc", "gpm") else {}

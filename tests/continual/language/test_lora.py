@@ -157,12 +157,16 @@ def test_a_target_that_is_also_the_embedding(tokenizer):
 
 
 def test_a_folder_that_is_none():
-    with pytest.raises(FileNotFoundError, match=r"weights must be a folder .* got 'nowhere'"):
+    with pytest.raises(FileNotFoundError, match=r"weights must be a folder .* got '/.*/nowhere'"):
         load_model(LanguageModelSettings(weights="nowhere"))
 
 
-def test_a_folder_without_a_model(tmp_path):
-    with pytest.raises(RuntimeError, match="could not be loaded"):
+def test_a_folder_without_a_model_says_which_file_is_missing(weights, tmp_path):
+    both = r"must have config\.json and model\.safetensors, which it has not"
+    with pytest.raises(FileNotFoundError, match=both):
+        load_model(LanguageModelSettings(weights=str(tmp_path)))
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(FileNotFoundError, match=r"/test_.*' .* have model\.safetensors, which"):
         load_model(LanguageModelSettings(weights=str(tmp_path)))
 
 

@@ -31,7 +31,6 @@ def without_dropout(folder):
 
 @pytest.mark.slow  # three interpreters load transformers
 def test_two_processes_learn_what_one_learns(data, tmp_path):
-    pytest.importorskip("accelerate")
     weights = without_dropout(tmp_path / "model")
     # The labels of these two tasks are one word each: means over tokens are means over texts.
     plain = config(
@@ -46,7 +45,7 @@ def test_two_processes_learn_what_one_learns(data, tmp_path):
     ranks = []
     for rank in range(2):
         world = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
-        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "ACCELERATE_USE_CPU": "true"}
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         command = [sys.executable, "-c", RUN, json.dumps(plain), str(tmp_path / "two")]
         ranks.append(subprocess.Popen(command, env=os.environ | world | place))
     assert [process.wait(timeout=300) for process in ranks] == [0, 0]

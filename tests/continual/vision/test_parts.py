@@ -127,7 +127,7 @@ def test_a_missing_or_broken_file_is_named(tmp_path):
         load_backbone(ViTSettings(weights=str(tmp_path / "none.pt")), image_size=32)
     (tmp_path / "broken.safetensors").write_bytes(b"not weights")
     settings = ViTSettings(name=TINY.name, weights=str(tmp_path / "broken.safetensors"))
-    with pytest.raises(RuntimeError, match=r"'broken\.safetensors' cannot be read"):
+    with pytest.raises(RuntimeError, match=r"/broken\.safetensors' cannot be read"):
         load_backbone(settings, image_size=32)
 
 

@@ -75,13 +75,11 @@ class LanguageModel:
 
 def load_model(settings: LanguageModelSettings) -> LanguageModel:
     """The model and its tokenizer, with LoRA layers that do nothing yet."""
-    place = settings.weights or settings.name
-    if settings.weights and not Path(place).expanduser().is_dir():
-        raise FileNotFoundError(
-            f"model.weights must be a folder in the form of transformers, got {place!r}"
-        )
-    place = str(Path(place).expanduser()) if settings.weights else place
-    hint = "" if settings.weights else "; without a network give model.weights=FOLDER"
+    place, hint = settings.name, "; without a network give model.weights=FOLDER"
+    if settings.weights:
+        folder = Path(settings.weights).expanduser()
+        check_folder(folder)
+        place, hint = str(folder), ""
     net, tokenizer, kind = pretrained(place, settings.kind, hint)
     net.float()
     return wrap(net, tokenizer, settings, kind)
@@ -93,6 +91,26 @@ def model_of(settings: LanguageModelSettings) -> dict[str, Reading]:
         return {"model.weights": Local(settings.weights)}
     found = Local(settings.name) if Path(settings.name).is_dir() else Hub(settings.name, "model")
     return {"model.name": found}
+
+
+def check_folder(folder: Path) -> None:
+    """Whether a model's files are there; the tokenizer's have many names and are tried out."""
+    if not folder.is_dir():
+        raise FileNotFoundError(
+            "model.weights must be a folder in the form of transformers, "
+            f"got {str(folder.absolute())!r}"
+        )
+    patterns = {"config.json": ("config.json",), "model.safetensors": ("*.safetensors", "*.bin")}
+    missing = [
+        file
+        for file, names in patterns.items()
+        if not any(next(folder.glob(name), None) for name in names)
+    ]
+    if missing:
+        raise FileNotFoundError(
+            f"model.weights {str(folder.absolute())!r} could not be loaded: it must have "
+            f"{' and '.join(missing)}, which it has not"
+        )
 
 
 def pretrained(

@@ -11,10 +11,12 @@ from risegrad.continual import metrics
 from risegrad.continual.budget import Budget
 from risegrad.continual.config import read_run
 from risegrad.continual.devices import Devices
+from risegrad.continual.language import pace
 from risegrad.continual.language.build import build_stream, texts_of
 from risegrad.continual.language.hosts import HOSTS, LanguageHost
 from risegrad.continual.language.kit import LanguageKit
 from risegrad.continual.language.model import LanguageModelSettings, load_model, model_of
+from risegrad.continual.language.needs import needs as needs
 from risegrad.continual.language.settings import LanguageStreamSettings
 from risegrad.continual.language.work import work
 from risegrad.continual.learn import learn_stream
@@ -65,6 +67,11 @@ def read_config(plain: Mapping[str, Any]) -> LanguageRun:
 def estimate(settings: LanguageRun) -> dict[str, Any]:
     """Texts of the stream, and how many pass forward and backward while learning."""
     return work(settings, build_stream(settings.stream))
+
+
+def seconds(settings: LanguageRun) -> float:
+    """How long a run would take here, from a few timed steps."""
+    return pace.seconds(settings, make_host)
 
 
 def perform(settings: LanguageRun, folder: Path, report: Report) -> dict[str, Any]:

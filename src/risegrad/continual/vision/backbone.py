@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from risegrad.checks import check_number
 from risegrad.inputs import Hub, Local, Reading
+from risegrad.optional import need
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def load_backbone(settings: ViTSettings, image_size: int, seed: int = 0) -> nn.M
     }
     model = _create(settings, image_size, seed, options)
     if settings.weights:
-        _load_file(model, Path(settings.weights))
+        _load_file(model, Path(settings.weights).expanduser())
     model.eval()
     return model.requires_grad_(False)
 
@@ -78,7 +79,7 @@ def load_backbone(settings: ViTSettings, image_size: int, seed: int = 0) -> nn.M
 def _create(
     settings: ViTSettings, image_size: int, seed: int, options: dict[str, Any]
 ) -> nn.Module:
-    import timm
+    timm = need("timm", "vision", "ViTs")
     from timm.models.vision_transformer import VisionTransformer
 
     from_hub = settings.pretrained and not settings.weights
@@ -99,20 +100,33 @@ def _create(
 
 
 def _creation_failed(settings: ViTSettings, from_hub: bool, error: Exception) -> str:
-    hint = (
-        "; its weights come from the Hugging Face hub: give a local file with "
-        "model.weights=PATH where there is no network"
-        if from_hub
-        else ""
-    )
-    return f"model.name {settings.name!r} could not be made by timm{hint} ({error})"
+    known = f"model.name {settings.name!r} could not be made by timm"
+    return f"{known}{f'; {weights_wanted(settings)}' if from_hub else ''} ({error})"
+
+
+def hub_repository(name: str) -> str:
+    """Where timm has a model's weights on the Hugging Face hub; "" if it has none or no model."""
+    timm = need("timm", "vision", "ViTs")
+    known = timm.get_pretrained_cfg(name) if timm.is_model(name) else None
+    return str(getattr(known, "hf_hub_id", None) or "")
+
+
+def weights_wanted(settings: ViTSettings) -> str:
+    """Which weights a model from the hub needs, and what to do without a network."""
+    place = hub_repository(settings.name)
+    file = f"model.safetensors of {place} on the Hugging Face hub" if place else "not on the hub"
+    return f"its weights are {file}: where there is no network give that file as model.weights=PATH"
+
+
+def no_weights(path: Path) -> str:
+    return f"model.weights must be a file, got {str(path.absolute())!r}"
 
 
 def _load_file(model: Any, path: Path) -> None:
     from timm.models.vision_transformer import checkpoint_filter_fn
 
     if not path.is_file():
-        raise FileNotFoundError(f"model.weights must be a file, got {str(path)!r}")
+        raise FileNotFoundError(no_weights(path))
     try:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file
@@ -121,13 +135,13 @@ def _load_file(model: Any, path: Path) -> None:
         else:
             state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise RuntimeError(f"model.weights {path.name!r} cannot be read ({error})") from error
+        raise RuntimeError(f"model.weights {str(path)!r} cannot be read ({error})") from error
     state = checkpoint_filter_fn(state, model)  # resamples position embeddings to the image size
     missing, unexpected = model.load_state_dict(state, strict=False)
     unexpected = [name for name in unexpected if not name.startswith("head")]
     if missing or unexpected:
         raise ValueError(
-            f"model.weights {path.name!r} must fit the model; missing {missing[:5]}, "
+            f"model.weights {str(path)!r} must fit the model; missing {missing[:5]}, "
             f"unexpected {unexpected[:5]}"
         )
 

@@ -21,9 +21,11 @@ from risegrad.continual.rules import Rule
 from risegrad.continual.streams import NAMED, ImageStreamSettings, build_stream
 from risegrad.continual.streams.build import images_of
 from risegrad.continual.train import Loop
+from risegrad.continual.vision import pace
 from risegrad.continual.vision.backbone import ViTSettings, load_backbone, weights_of
 from risegrad.continual.vision.base import train_base
 from risegrad.continual.vision.kit import Kit
+from risegrad.continual.vision.needs import needs as needs
 from risegrad.continual.vision.work import work
 from risegrad.inputs import Reading
 from risegrad.settings import as_plain
@@ -66,6 +68,11 @@ def read_config(plain: Mapping[str, Any]) -> VisionRun:
 def estimate(settings: VisionRun) -> dict[str, Any]:
     """Images of the stream, and how many pass forward and backward while learning."""
     return work(settings, build_stream(settings.stream))
+
+
+def seconds(settings: VisionRun) -> float:
+    """How long a run would take here, from a few timed steps."""
+    return pace.seconds(settings, make_host)
 
 
 def perform(settings: VisionRun, folder: Path, report: Report) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from risegrad.continual.hosts import HOSTS
@@ -18,18 +19,25 @@ def work(settings: VisionRun, stream: Stream[ImageSplit]) -> dict[str, Any]:
     host = HOSTS[settings.host.name]
     sizes = [len(task.train) for task in stream]
     tests = [len(getattr(task, settings.loop.score_on)) for task in stream]
-    trained = {"every": sum(sizes), "first": sizes[0], "never": 0}[host.trains]
     cached = host.cached and settings.loop.cache == "auto"
     per_epoch = _passes(Rule(settings.rule.name or host.default_rule, settings.rule.q))
-    epochs = settings.head.epochs if host.cached else settings.adapter.epochs
-    forward, backward = (0, 0) if cached else (trained * epochs * n for n in per_epoch)
+    passed = 0 if cached else trained(settings, sizes)
+    forward, backward = (passed * n for n in per_epoch)
+    base = sizes[0] * settings.model.base_epochs
     return {
         "tasks": len(stream),
         "train images": sum(sizes),
         "test images": sum(tests),
-        "forward": forward + host.feature_passes(sizes, tests),
-        "backward": backward,
+        "forward": base + forward + host.feature_passes(sizes, tests),
+        "backward": base + backward,
     }
+
+
+def trained(settings: VisionRun, sizes: Sequence[int]) -> int:
+    """Images of all training steps: every one once per epoch, as far as the host trains."""
+    host = HOSTS[settings.host.name]
+    images = {"every": sum(sizes), "first": sizes[0], "never": 0}[host.trains]
+    return images * (settings.head.epochs if host.cached else settings.adapter.epochs)
 
 
 def _passes(rule: Rule) -> tuple[int, int]:

@@ -1,7 +1,6 @@
 """``rise run``: the runs of an experiment, as far as they are not done."""
 
 import argparse
-import importlib.util
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from risegrad.files import output_folder
 from risegrad.lab.commands.common import add_experiment, overrides
+from risegrad.optional import absent, lack
 
 if TYPE_CHECKING:
     from risegrad.lab.engines import Engine
@@ -23,7 +23,10 @@ Runs what an experiment file describes, each row with each seed, in processes on
 Ray. A finished run is not repeated, an interrupted one goes on from its last checkpoint, a failed
 one does not stop the others. Several 'rise run' on the same folder share the work. Each run has a
 folder DIR/EXPERIMENT/ROW-SEED-ID with its record.json, log.txt and checkpoints.
-Exit codes: 0 all done, 1 some failed, 2 a mistake in the arguments or the file, 130 stopped."""
+Before the first run, data, weights, packages and room for the whole experiment are looked for, and
+whatever is missing is said at once.
+Exit codes: 0 all done, 1 some failed, 2 a mistake in the arguments or the file, or something that
+the runs need is missing, 130 stopped."""
 EXAMPLES: tuple[str, ...] = (
     "rise run digits",
     "rise run digits --workers 2 --set rule.q=8 --out out/q8",
@@ -62,8 +65,10 @@ def plan(args: argparse.Namespace) -> Callable[[], int]:
     for name in ("workers", "threads", "processes"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise ValueError(f"--{name} must be at least 1, got {getattr(args, name)}")
-    if args.tensorboard and importlib.util.find_spec("tensorboard") is None:
-        raise ValueError('--tensorboard needs it: pip install "risegrad[lab]"')
+    if args.tensorboard and absent("tensorboard"):
+        raise ValueError(lack("tensorboard", "lab", "--tensorboard"))
+    if args.engine == "ray" and absent("ray"):
+        raise ValueError(lack("ray", "lab", "--engine ray"))
     experiment = load_experiment(args.experiment, overrides(args))
     grid = expand(experiment, workload.load(args.workload).read_config)
     cells = choose(grid, args.only)
@@ -71,8 +76,10 @@ def plan(args: argparse.Namespace) -> Callable[[], int]:
 
 
 def execute(cells: "Sequence[Cell]", grid: int, args: argparse.Namespace) -> int:
+    from risegrad.lab import workload
     from risegrad.lab.display import display
     from risegrad.lab.execute import order_for
+    from risegrad.lab.preflight import preflight
     from risegrad.lab.schedule import Schedule
     from risegrad.lab.state import placed, rename_rows
 
@@ -88,6 +95,10 @@ def execute(cells: "Sequence[Cell]", grid: int, args: argparse.Namespace) -> int
         )
         schedule.sort(args.retry_failed)
         if schedule.queue:
+            work, (workers, _) = workload.load(args.workload), division(args, grid)
+            if lacks := preflight(list(schedule.queue), work, out, workers):
+                print(f"rise {NAME}: error: {lacks}", file=sys.stderr)
+                return 2
             engine = make_engine(args, grid)
             try:
                 schedule.run(engine)
@@ -99,18 +110,26 @@ def execute(cells: "Sequence[Cell]", grid: int, args: argparse.Namespace) -> int
     return conclude(cells, schedule.tally, out)
 
 
-def make_engine(args: argparse.Namespace, grid: int) -> "Engine":
-    """The number of threads follows from the whole grid, not from what is left of it.
+def division(args: argparse.Namespace, grid: int) -> tuple[int, int]:
+    """Runs at a time, and threads of each process.
 
-    It changes the order of sums, and a run that goes on tomorrow should come to the same digits.
+    The number of threads follows from the whole grid, not from what is left of it: it changes the
+    order of sums, and a run that goes on tomorrow should come to the same digits.
     """
-    from risegrad.lab.engines.local import Local, devices
+    from risegrad.lab.cores import cores
+    from risegrad.lab.engines.local import devices
+
+    here = cores()
+    slots = max(1, (len(devices()) or min(here, MOST_WORKERS)) // args.processes)
+    workers = args.workers or min(slots, grid)
+    return workers, args.threads or max(1, here // (workers * args.processes))
+
+
+def make_engine(args: argparse.Namespace, grid: int) -> "Engine":
+    from risegrad.lab.engines.local import Local
     from risegrad.lab.engines.on_ray import OnRay
 
-    cores = len(os.sched_getaffinity(0))
-    slots = max(1, (len(devices()) or min(cores, MOST_WORKERS)) // args.processes)
-    workers = args.workers or min(slots, grid)
-    threads = args.threads or max(1, cores // (workers * args.processes))
+    workers, threads = division(args, grid)
     if args.engine == "local":
         return Local(workers, threads, args.processes)
     elsewhere = args.address or os.environ.get("RAY_ADDRESS")

@@ -3,7 +3,7 @@
 import argparse
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,17 +18,23 @@ NAME = "show"
 SUMMARY = "show the runs of an experiment, which are done, and how much work they are"
 DESCRIPTION = """\
 Expands an experiment into its runs, one per row, varied value and seed, without running anything:
-label, seed, id, what the folder of runs has of it, and an estimate of the work that is left.
-With --json, everything including the full configuration of each run."""
+label, seed, id, what the folder of runs has of it, and an estimate of the work that is left. With
+--time, a few steps of each model are timed, which tells how long that work takes here. With --json,
+everything including the full configuration of each run."""
 EXAMPLES: tuple[str, ...] = (
     "rise show digits",
+    "rise show digits --time",
     "rise show digits --set rule.q=8 --json",
     "rise show my/experiment.toml --out out/q8 --only RISE",
 )
 
+SECONDS = "seconds"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_experiment(parser)
+    text = "also how long the work takes on this machine, from a few timed steps"
+    parser.add_argument("--time", action="store_true", help=text)
     parser.add_argument("--json", action="store_true", help="machine-readable, and complete")
 
 
@@ -40,20 +46,20 @@ def plan(args: argparse.Namespace) -> Callable[[], int]:
     experiment = load_experiment(args.experiment, overrides(args))
     work = workload.load(args.workload)
     cells = choose(expand(experiment, work.read_config), args.only)
-    return lambda: execute(experiment, cells, work, args.out, args.json)
+    return lambda: execute(experiment, cells, work, args)
 
 
 def execute(
-    experiment: "Experiment", cells: "Sequence[Cell]", work: "Workload", out: Path, as_json: bool
+    experiment: "Experiment", cells: "Sequence[Cell]", work: "Workload", args: argparse.Namespace
 ) -> int:
     from risegrad.lab.state import placed
 
-    cells = placed(cells, out)
+    cells = placed(cells, args.out)
     rows = {cell.order: cell for cell in cells}  # the seeds of a row cost the same
-    works = {order: _estimate(cell, work) for order, cell in rows.items()}
-    runs = [_run(cell, out) | {"estimate": works[cell.order]} for cell in cells]
+    works = {order: _estimate(cell, work, args.time) for order, cell in rows.items()}
+    runs = [_run(cell, args.out) | {"estimate": works[cell.order]} for cell in cells]
     left = total(run["estimate"] for run in runs if run["state"] != "done")
-    if as_json:
+    if args.json:
         head = {"experiment": experiment.name, "title": experiment.title}
         print(json.dumps(head | {"runs": runs, "left": left}, indent=1))
         return 0
@@ -66,11 +72,10 @@ def execute(
     lines = [[run["label"], str(run["seed"]), run["id"][:12], run["state"]] for run in runs]
     print(f"\n{columns([['', 'seed', 'id', 'state'], *lines], right=False)}\n")
     for why, labels in _reasons(runs).items():
-        print(f"{'; '.join(labels)}: {why}\n")
+        print(f"{visible('; '.join(labels))}: {visible(why)}\n")
     states = Counter(run["state"] for run in runs)
     print(f"{len(runs)} runs: " + ", ".join(f"{n} {state}" for state, n in states.items()))
-    if left:
-        print("left to do: " + ", ".join(f"{_count(n)} {name}" for name, n in left.items()))
+    print(*_left(left), sep="\n", end="\n" if left else "")
     for problem in dict.fromkeys(one["problem"] for one in works.values() if "problem" in one):
         print(f"no estimate: {visible(problem)}")
     return 0
@@ -84,10 +89,23 @@ def _reasons(runs: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
     return found
 
 
-def _estimate(cell: "Cell", work: "Workload") -> dict[str, Any]:
+def _left(left: dict[str, float]) -> Iterator[str]:
+    from risegrad.lab.display import duration
+
+    counts = {name: n for name, n in left.items() if name != SECONDS}
+    if counts:
+        yield "left to do: " + ", ".join(f"{_count(n)} {name}" for name, n in counts.items())
+    if SECONDS in left:
+        yield f"about {duration(left[SECONDS])} here, one run at a time, without start-up"
+
+
+def _estimate(cell: "Cell", work: "Workload", timed: bool) -> dict[str, Any]:
     """An estimate looks at the data, which may not be here: no reason to show nothing."""
     try:
-        return work.estimate(work.read_config(cell.settings))
+        settings = work.read_config(cell.settings)
+        counts = dict(work.estimate(settings))
+        clock = getattr(work, "seconds", None) if timed else None  # a workload need not know
+        return counts | ({SECONDS: clock(settings)} if clock else {})
     except Exception as error:
         return {"problem": " ".join(str(error).split()) or type(error).__name__}
 

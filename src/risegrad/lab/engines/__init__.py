@@ -5,9 +5,6 @@ from typing import NamedTuple, Protocol
 
 from risegrad.lab.execute import Order
 
-LOST = "lost"
-"""The worker died without an answer: killed, out of memory, its machine gone."""
-
 
 class Ended(NamedTuple):
     id: str

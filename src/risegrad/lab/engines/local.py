@@ -11,8 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from risegrad.lab.engines import LOST, Ended
-from risegrad.lab.execute import Order
+from risegrad.lab.companions import RANKS, death
+from risegrad.lab.engines import Ended
+from risegrad.lab.execute import LOST, Order
 from risegrad.lab.state import LOG
 from risegrad.lab.worker import thread_limits
 
@@ -43,7 +44,7 @@ class Local:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=os.environ | thread_limits(self.threads) | self._device(slot),
+                env=_outside() | thread_limits(self.threads) | self._device(slot),
                 start_new_session=True,  # Ctrl-C is for us; and a group can be ended as one
             )
         self._running[order.id] = _Running(process, slot)
@@ -83,6 +84,11 @@ class Local:
         return {"CUDA_VISIBLE_DEVICES": ",".join(chosen)}
 
 
+def _outside() -> dict[str, str]:
+    """Our environment without torchrun's: whoever starts us that way has a worker per process."""
+    return {name: value for name, value in os.environ.items() if name not in RANKS}
+
+
 def devices() -> list[str]:
     """The accelerators that CUDA would see, without asking it."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -102,14 +108,5 @@ def _answer(process: "subprocess.Popen[bytes]") -> tuple[str, str]:
     try:
         outcome, message = json.loads(text)
     except ValueError:
-        return LOST, _death(process.returncode)
+        return LOST, f"its process {death(process.returncode)}"
     return outcome, message
-
-
-def _death(code: int) -> str:
-    if code >= 0:
-        return f"its process ended with code {code}"
-    try:
-        return f"its process was ended by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"its process was ended by signal {-code}"

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from risegrad.lab.engines import LOST, Ended
-from risegrad.lab.execute import FAILED, UNWRITABLE, Order, execute, unwritable
+from risegrad.lab.cores import cores
+from risegrad.lab.engines import Ended
+from risegrad.lab.execute import FAILED, LOST, UNWRITABLE, Order, execute, unwritable
 from risegrad.lab.state import LOG
 from risegrad.lab.worker import thread_limits
 from risegrad.optional import need
@@ -49,8 +50,7 @@ class OnRay:
                 ) from error
         else:
             # At least as many as the workers need: a machine may count fewer than was asked for.
-            here = len(os.sched_getaffinity(0))
-            self.ray.init(num_cpus=max(here, workers * self.threads), **quiet)
+            self.ray.init(num_cpus=max(cores(), workers * self.threads), **quiet)
 
     def free(self) -> bool:
         return len(self._running) < self.workers
