@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "risegrad"
 
 # From the bottom up. A module may import from lower floors and from its own.
 FLOORS = [
-    {"calibration", "checks", "files", "lazy", "optional", "settings"},
+    {"calibration", "checks", "files", "lazy", "optional", "reductions", "settings"},
     {"theory", "rule", "draws", "blocks"},
     {"layout", "shapers", "sharding", "naming", "optimizers"},
     {"arithmetic", "coverage", "saved", "summary"},
