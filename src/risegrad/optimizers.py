@@ -43,6 +43,10 @@ def only_creates_state(optimizer: Optimizer, kwargs: Mapping[str, object]) -> bo
     return called_so and all(float(group.get("lr", 1)) == 0 for group in optimizer.param_groups)
 
 
+def has_gradients(optimizer: Optimizer) -> bool:
+    return any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
+
+
 def scaler_skips(optimizer: Optimizer) -> bool:
     """Whether a GradScaler found infinities; it leaves the skipping to a fused optimizer, whose
     step then runs and changes nothing."""

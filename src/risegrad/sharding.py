@@ -56,6 +56,15 @@ class Local:
     def stop(self) -> int:
         return self.start + self.tensor.numel()
 
+    def after(self, rows: int) -> Local:
+        """The same without the first rows of the whole."""
+        row = self.whole[1:].numel()
+        first = self.start // row if self.window is None else self.window[0].start
+        here = min(max(rows - first, 0), len(self.tensor))
+        window = self.window and (slice(first + here, self.window[0].stop), *self.window[1:])
+        start = self.start + here * row if window is None else 0
+        return Local(self.tensor[here:], start, self.whole, self.reduction, window)
+
     def normals(self, noise: Noise, offset: int, start: int, stop: int) -> Tensor:
         """Standard normals for those of the whole's elements ``start..stop`` that are here.
 
