@@ -15,8 +15,8 @@ SOURCE = Path(__file__).parents[1] / "src" / "risegrad"
 FLOORS = [
     {"calibration", "checks", "files", "lazy", "optional", "reductions", "settings"},
     {"theory", "rule", "draws", "blocks"},
-    {"layout", "shapers", "sharding", "naming", "optimizers"},
-    {"arithmetic", "coverage", "saved", "summary"},
+    {"layout", "shapers", "sharding", "naming"},
+    {"arithmetic", "coverage", "optimizers", "saved", "summary"},
     {"pieces"},
     {"shaping"},
     {"attachment", "zeroth_order"},

@@ -83,6 +83,7 @@ class Attachment:
         self._counts = True
         held_by_name(optimizer, names)  # only groups added later may bring names of their own
         _lay_out_together([*_attached(optimizer), self])
+        self.steps = _spent(optimizer).get(self._seeded.seed, 0)
         self._adopt()
         self._handles = self._register()
         _ATTACHED.setdefault(optimizer, WeakSet()).add(self)
@@ -103,6 +104,8 @@ class Attachment:
             handle.remove()
         self._handles = []
         _ATTACHED.get(self._optimizer, WeakSet()).discard(self)
+        spent, seed = _spent(self._optimizer), self._seeded.seed
+        spent[seed] = max(self.steps, spent.get(seed, 0))
         if not _attached(self._optimizer):
             saved.unmark(self._optimizer.param_groups)
 
@@ -277,10 +280,20 @@ class Attachment:
     def _settle(self, coverage: Coverage) -> None:
         self._coverage = coverage
         first = coverage.layout.names[0]
-        self._seeded = replace(self.shaper, seed=distinct_seed(self.shaper.seed, first))
+        seed = distinct_seed(self.shaper.seed, first, self.shaper.stream)
+        self._seeded = replace(self.shaper, seed=seed)
 
 
 _ATTACHED: WeakKeyDictionary[Optimizer, WeakSet[Attachment]] = WeakKeyDictionary()
+
+
+_SPENT: WeakKeyDictionary[Optimizer, dict[int, int]] = WeakKeyDictionary()
+
+
+def _spent(optimizer: Optimizer) -> dict[int, int]:
+    """By seed of the draws: the steps of attachments that were taken off, so that one that is put
+    on again does not repeat their noise."""
+    return _SPENT.setdefault(optimizer, {})
 
 
 def _attached(optimizer: Optimizer) -> list[Attachment]:

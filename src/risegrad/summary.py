@@ -63,7 +63,8 @@ def _note(absent: Sequence[int]) -> list[str]:
 
 def _title(shaper: Shaper, on: str) -> str:
     exempt = f", exempt: {', '.join(shaper.exempt)}" if shaper.exempt else ""
-    return f"{type(shaper).__name__} on {on}, seed {shaper.seed}{exempt}"
+    stream = f", stream {shaper.stream}" if shaper.stream else ""
+    return f"{type(shaper).__name__} on {on}, seed {shaper.seed}{stream}{exempt}"
 
 
 def _label(row: BlockRow) -> str:
