@@ -1,8 +1,8 @@
 """Norms and dot products that stay right for long vectors.
 
-On the CPU torch adds up a float32 norm, and BLAS a dot product, in a few running sums: of 16 million
-equal elements ``|x|^2`` comes out 2 % too small. Long vectors are therefore cut into tiles, and the
-few numbers of the tiles are added up in float64, at the speed of the whole.
+On the CPU torch adds up a float32 norm, and BLAS a dot product, in a few running sums: of 16
+million equal elements ``|x|^2`` comes out 2 % too small. Long vectors are therefore cut into tiles,
+and the few numbers of the tiles are added up in float64, at about the speed of the whole.
 """
 
 import torch
@@ -20,21 +20,24 @@ def norm(x: Tensor) -> Tensor:
     2048.0
     """
     if not _long(x):
-        return torch.linalg.vector_norm(x, dim=-1)
+        return _norm(x)
     whole = x.shape[-1] // _TILE * _TILE
-    tiles = x[..., :whole].unflatten(-1, (-1, _TILE))
-    rest = x[..., whole:]
-    parts = [torch.linalg.vector_norm(tiles, dim=-1), torch.linalg.vector_norm(rest, dim=-1)[..., None]]
-    total: Tensor = torch.linalg.vector_norm(torch.cat(parts, -1), dim=-1, dtype=torch.float64)
-    return total.to(x.dtype)
+    tiles = x[..., :whole].view(*x.shape[:-1], -1, _TILE)
+    parts = torch.cat([_norm(tiles), _norm(x[..., whole:])[..., None]], -1)
+    return _norm(parts.double()).to(x.dtype)
 
 
 def dot(x: Tensor, y: Tensor) -> Tensor:
     """``x . y`` of two vectors of one dtype."""
     if not _long(x):
         return torch.dot(x, y)
-    pairs = zip(x.split(LONG), y.split(LONG), strict=True)
+    pairs = zip(torch.split(x, LONG), torch.split(y, LONG), strict=True)
     return torch.stack([torch.dot(a, b) for a, b in pairs]).double().sum().to(x.dtype)
+
+
+def _norm(x: Tensor) -> Tensor:
+    found: Tensor = torch.linalg.vector_norm(x, dim=-1)
+    return found
 
 
 def _long(x: Tensor) -> bool:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 
+import torch
+
 from risegrad.layout import BlockRow, Layout
 from risegrad.shapers import Shaper
 
@@ -44,7 +46,8 @@ def _taking_part(layout: Layout, absent: Sequence[int]) -> tuple[BlockRow, ...]:
     """The rows with their present dimensions; without those of which nothing takes part."""
     if not any(absent):
         return layout.rows
-    sizes = layout.taking_part(absent).int().split([row.count for row in layout.rows])
+    counts = [row.count for row in layout.rows]
+    sizes = torch.split(layout.taking_part(absent).long(), counts)
     rows = [
         replace(row, d=d, count=count)
         for row, present in zip(layout.rows, sizes, strict=True)
