@@ -61,7 +61,7 @@ def test_all_that_composes_runs_and_changes_something(digits, tmp_path, plain_ru
     # Only weight decay moves old rows of a head whose loss is local: without, EWC has nothing to
     # hold, and what it holds shows in the loss by its penalty alone.
     budget = {"epochs": 3, "lr": 0.1, "weight_decay": 0.1}
-    more = {"head": budget, "rule": {"name": "rise"}} if host == "learnable-classifier" else {}
+    more = {"head": budget, "rule": "rise"} if host == "learnable-classifier" else {}
     found = perform(read_config(digits(host, [name], **more)), tmp_path / "with", quiet)
     if host not in plain_runs:
         plain_runs[host] = perform(read_config(digits(host, **more)), tmp_path / "other", quiet)
