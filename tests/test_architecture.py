@@ -13,11 +13,11 @@ SOURCE = Path(__file__).parents[1] / "src" / "risegrad"
 
 # From the bottom up. A module may import from lower floors and from its own.
 FLOORS = [
-    {"calibration", "checks", "files", "lazy", "optional", "settings"},
+    {"calibration", "checks", "files", "lazy", "optional", "reductions", "settings"},
     {"inputs"},
     {"theory", "rule", "draws", "blocks"},
-    {"layout", "shapers", "sharding", "naming", "optimizers"},
-    {"arithmetic", "coverage", "saved", "summary"},
+    {"layout", "shapers", "sharding", "naming"},
+    {"arithmetic", "coverage", "optimizers", "saved", "summary"},
     {"pieces"},
     {"shaping"},
     {"attachment", "zeroth_order"},

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from risegrad.draws import TILE, drawing_dtype
+from risegrad.reductions import LONG, dot, norm
 
 Tensors = tuple[Tensor, ...]
 
@@ -58,11 +59,11 @@ def add_measured(
         columns = torch.tensor(blocks, device=sums.device)
         values = torch.stack([_gathered(norms, sums).square(), _gathered(dots, sums)])
         sums.index_add_(1, columns, values)
-    for piece, (norm, dot) in both:
+    for piece, (lengths, products) in both:
         if piece.g.dim() == 2:
             rows = slice(piece.block - first, piece.block - first + piece.rows)
-            sums[0, rows] += norm.to(sums).square()
-            sums[1, rows] += dot.to(sums)
+            sums[0, rows] += lengths.to(sums).square()
+            sums[1, rows] += products.to(sums)
 
 
 def combine(pieces: Sequence[Piece], first: int, on_gradient: Tensor, on_noise: Tensor) -> None:
@@ -114,16 +115,13 @@ def _gathered(values: Sequence[Tensor], like: Tensor) -> Tensor:
 
 
 def _norm(g: Tensor) -> Tensor:
-    wide, norm = drawing_dtype(g.dtype), torch.linalg.vector_norm
-    result: Tensor
+    wide = drawing_dtype(g.dtype)
     if g.dim() == 2:
-        result = norm(g, dim=-1, dtype=wide)
-    elif wide == g.dtype:
-        result = norm(g)
-    else:
-        # torch would widen all of a half-precision vector at once.
-        result = norm(torch.stack([norm(tile.float()) for tile, _ in _tiles(g, None)]))
-    return result
+        return norm(g.to(wide))
+    if wide == g.dtype:
+        return norm(g)
+    # torch would widen all of a half-precision vector at once.
+    return norm(torch.stack([norm(tile.float()) for tile, _ in _tiles(g, None)]))
 
 
 def _dot(g: Tensor, noise: Tensor | None) -> Tensor:
@@ -131,7 +129,7 @@ def _dot(g: Tensor, noise: Tensor | None) -> Tensor:
         return g.new_zeros(())
     if drawing_dtype(g.dtype) == g.dtype:
         # For short vectors the threads that BLAS wakes cost more than the product.
-        return torch.dot(g, noise) if g.numel() > TILE // 2 else (g * noise).sum()
+        return dot(g, noise) if g.numel() > TILE // 2 else (g * noise).sum()
     pairs = [torch.dot(a.float(), b.float()) for a, b in _tiles(g, noise) if b is not None]
     return torch.stack(pairs).sum()
 
@@ -140,6 +138,9 @@ def _row_dots(g: Tensor, noise: Tensor | None) -> Tensor:
     if noise is None:
         return g.new_zeros(g.shape[0])
     wide = drawing_dtype(g.dtype)
+    if g.shape[1] > LONG:
+        rows = zip(g, noise, strict=True)
+        return torch.stack([dot(a.to(wide), b.to(wide)) for a, b in rows])
     return torch.einsum("rc,rc->r", g.to(wide), noise.to(wide))
 
 

@@ -12,11 +12,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from risegrad import saved
-from risegrad.coverage import Coverage, check_disjoint, cover
+from risegrad.coverage import Coverage, check_disjoint, check_left_out, cover
 from risegrad.layout import Layout
 from risegrad.naming import Named, distinct_seed, held_by_name, names_by_tensor
 from risegrad.optimizers import (
     check_can_be_shaped,
+    has_gradients,
     only_creates_state,
     scaler_skips,
     unwrapped,
@@ -76,10 +77,13 @@ class Attachment:
         self._coverage: Coverage
         self._handles: list[Any] = []
         self._before: list[Tensor | None] | None = None
+        self._awaited = False
+        self._left_out: dict[str, int] = {}
         self._loaded: int | None = None
         self._counts = True
         held_by_name(optimizer, names)  # only groups added later may bring names of their own
         _lay_out_together([*_attached(optimizer), self])
+        self.steps = _spent(optimizer).get(self._seeded.seed, 0)
         self._adopt()
         self._handles = self._register()
         _ATTACHED.setdefault(optimizer, WeakSet()).add(self)
@@ -100,12 +104,27 @@ class Attachment:
             handle.remove()
         self._handles = []
         _ATTACHED.get(self._optimizer, WeakSet()).discard(self)
+        spent, seed = _spent(self._optimizer), self._seeded.seed
+        spent[seed] = max(self.steps, spent.get(seed, 0))
         if not _attached(self._optimizer):
             saved.unmark(self._optimizer.param_groups)
 
     def cover(self, params: Named) -> None:
         """Name parameters unknown when attaching, before the next step after they were added."""
         self._names = names_by_tensor(params, self._optimizer) | self._names
+
+    def leave_out(self, rows: Mapping[str, int]) -> None:
+        """From now on, the first ``rows`` of these parameters take no part in a step.
+
+        For parameters of which the loss sees only the rest, such as a head that grew and whose
+        loss is over its new classes: their gradient is zero, and noise must not reach them. What is
+        left out is neither shaped nor counted in ``d``; another call replaces this one.
+        """
+        self._follow_optimizer()
+        known = dict(zip(self.layout.names, self._tensors, strict=True))
+        for name, count in rows.items():
+            check_left_out(name, count, known)
+        self._left_out = {name: count for name, count in rows.items() if count}
 
     def settings(self) -> dict[str, object]:
         """Everything that the draws depend on but the step, as plain data."""
@@ -124,7 +143,7 @@ class Attachment:
 
     def __str__(self) -> str:
         self._follow_optimizer()
-        return summary(self.shaper, self.layout, self.on)
+        return summary(self.shaper, self.layout, self.on, self._absent())
 
     def __repr__(self) -> str:
         return f"<Attachment of {self.shaper!r} on {self.on}, {self.steps} steps>"
@@ -143,10 +162,13 @@ class Attachment:
             return None
         self._counts = not only_creates_state(optimizer, kwargs)
         self._follow_optimizer()
-        if self.on == "update":
-            self._before = [_copy_if_movable(tensor) for tensor in self._tensors]
-            return None
         # torch runs this hook before the closure computes gradients, so the closure does the work.
+        self._awaited = (args[1:2] or (kwargs.get("closure"),))[0] is not None
+        if self.on == "update":
+            # An optimizer that needs no gradients (zeroth-order) moves what requires them.
+            anyone = self._awaited or not has_gradients(optimizer)
+            self._before = [_copy_if_moving(tensor, anyone) for tensor in self._tensors]
+            return None
         if len(args) > 1 and args[1] is not None:
             return (args[0], self._shaping(args[1]), *args[2:]), kwargs
         if kwargs.get("closure") is not None:
@@ -174,7 +196,11 @@ class Attachment:
         if self._before is None:
             return
         before, self._before = self._before, None
-        both = list(zip(self._tensors, before, strict=True))
+        known = self._awaited and has_gradients(optimizer)
+        both = [
+            (tensor, None if known and tensor.grad is None else old)
+            for tensor, old in zip(self._tensors, before, strict=True)
+        ]
         moved = [(tensor.detach(), old) for tensor, old in both if old is not None]
         # The parameters themselves hold the displacement for a moment: no third copy of them.
         for tensor, old in moved:
@@ -188,7 +214,7 @@ class Attachment:
     def _shape(self, tensors: list[Tensor | None]) -> None:
         # A step inside autocast must not round its products to half precision.
         with torch.autocast(self._tensors[0].device.type, enabled=False):
-            shape_tensors(self._seeded, self.layout, tensors, self.steps)
+            shape_tensors(self._seeded, self.layout, tensors, self.steps, self._left_out)
         self.steps += self._counts
 
     def _save(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
@@ -239,13 +265,35 @@ class Attachment:
         if self._handles and not self._coverage.is_current(self._optimizer):
             _lay_out_together(_attached(self._optimizer))
 
+    def _absent(self) -> list[int]:
+        """How many elements of each parameter take no part, as far as can be known before a step.
+
+        Frozen ones all of theirs, the others their rows that are left out.
+        """
+        return [
+            self._left_out.get(name, 0) * tensor.shape[1:].numel()
+            if tensor.requires_grad or tensor.grad is not None
+            else tensor.numel()
+            for name, tensor in zip(self.layout.names, self._tensors, strict=True)
+        ]
+
     def _settle(self, coverage: Coverage) -> None:
         self._coverage = coverage
         first = coverage.layout.names[0]
-        self._seeded = replace(self.shaper, seed=distinct_seed(self.shaper.seed, first))
+        seed = distinct_seed(self.shaper.seed, first, self.shaper.stream)
+        self._seeded = replace(self.shaper, seed=seed)
 
 
 _ATTACHED: WeakKeyDictionary[Optimizer, WeakSet[Attachment]] = WeakKeyDictionary()
+
+
+_SPENT: WeakKeyDictionary[Optimizer, dict[int, int]] = WeakKeyDictionary()
+
+
+def _spent(optimizer: Optimizer) -> dict[int, int]:
+    """By seed of the draws: the steps of attachments that were taken off, so that one that is put
+    on again does not repeat their noise."""
+    return _SPENT.setdefault(optimizer, {})
 
 
 def _attached(optimizer: Optimizer) -> list[Attachment]:
@@ -268,7 +316,7 @@ def _writable_gradient(tensor: Tensor) -> Tensor | None:
     return grad
 
 
-def _copy_if_movable(tensor: Tensor) -> Tensor | None:
-    """Frozen parameters stay where they are, so their steps need no memory."""
-    movable = tensor.requires_grad or tensor.grad is not None
-    return tensor.detach().clone() if movable else None
+def _copy_if_moving(tensor: Tensor, anyone: bool) -> Tensor | None:
+    """Whoever has no gradient stays where it is, so its step needs no memory."""
+    moving = tensor.grad is not None or (anyone and tensor.requires_grad)
+    return tensor.detach().clone() if moving else None

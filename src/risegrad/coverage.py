@@ -56,6 +56,18 @@ def check_disjoint(coverages: Iterable[Coverage]) -> None:
         taken.update(coverage.tensors)
 
 
+def check_left_out(name: str, rows: int, known: Mapping[str, Tensor]) -> None:
+    """Refuse rows that a parameter does not have."""
+    if name not in known:
+        raise ValueError(f"no shaped parameter is called {name!r}; there are {listing([*known])}")
+    shape = tuple(known[name].shape)
+    most = shape[0] if shape else 0
+    if isinstance(rows, bool) or not isinstance(rows, int):
+        raise TypeError(f"rows of {name!r} must be an integer, got {rows!r}")
+    if not 0 <= rows <= most:
+        raise ValueError(f"rows of {name!r} must be 0 to {most} (shape {shape}), got {rows}")
+
+
 def _present(optimizer: Optimizer) -> list[list[int]]:
     return [[id(tensor) for tensor in group["params"]] for group in optimizer.param_groups]
 

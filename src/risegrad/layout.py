@@ -73,7 +73,23 @@ class Layout:
     rows: tuple[BlockRow, ...]
     batches: tuple[Batch, ...]
     d: Tensor
+    """Of every block, when all of it takes part in a step."""
     q: Tensor
+
+    def taking_part(self, absent: Sequence[int]) -> Tensor:
+        """``d`` of every block without the first ``absent`` elements of each parameter."""
+        if not any(absent):
+            return self.d
+        d = self.d.numpy().copy()  # numpy, because most of many parameters may be frozen
+        for span in (span for batch in self.batches for span in batch.spans):
+            gone = min(absent[span.parameter], span.stop) - span.start
+            if gone <= 0:
+                continue
+            whole, rest = (0, gone) if span.chunk is None else divmod(gone, span.chunk)
+            d[span.block : span.block + whole] = 0
+            if rest:
+                d[span.block + whole] -= rest
+        return torch.from_numpy(d)
 
 
 def make_layout(blocks: Blocks, q: Sequence[int], sizes: Mapping[str, int]) -> Layout:

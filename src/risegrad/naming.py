@@ -68,13 +68,15 @@ def held_by_name(
     return held
 
 
-def distinct_seed(seed: int, first: str) -> int:
+def distinct_seed(seed: int, first: str, stream: int = 0) -> int:
     """A seed for the attachment whose first parameter has this name.
 
     Attachments with the same seed, on one optimizer or on two optimizers of one model (Muon for
     the matrices, AdamW for the rest), must not draw the same numbers for different parameters.
+    Where two models have the same names, ``stream`` tells them apart.
     """
-    return mix(seed, int.from_bytes(hashlib.sha256(first.encode()).digest()[:8], "big"))
+    name = int.from_bytes(hashlib.sha256(first.encode()).digest()[:8], "big")
+    return mix(seed, name, stream) if stream else mix(seed, name)
 
 
 def _check_named(group_of: Mapping[Tensor, int], names: Mapping[Tensor, str]) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
 from risegrad.checks import check_choice
+from risegrad.sharding import all_zero
 
 
 def unwrapped(optimizer: Optimizer) -> Optimizer:
@@ -38,9 +40,20 @@ def check_can_be_shaped(optimizer: object, on: str) -> None:
 
 def only_creates_state(optimizer: Optimizer, kwargs: Mapping[str, object]) -> bool:
     """Whether this is no step of training, but the one by which torch's distributed checkpoints
-    create an optimizer's state: ``step(closure=None)`` with zero learning rates and gradients."""
-    called_so = "closure" in kwargs and kwargs["closure"] is None
-    return called_so and all(float(group.get("lr", 1)) == 0 for group in optimizer.param_groups)
+    create an optimizer's state: ``step(closure=None)`` without a state, with rates and gradients
+    of zero. A warm-up that begins at rate 0 has gradients."""
+    called_so = "closure" in kwargs and kwargs["closure"] is None and not optimizer.state
+    still = called_so and all(float(group.get("lr", 1)) == 0 for group in optimizer.param_groups)
+    return still and all_zero(_gradients(optimizer))
+
+
+def _gradients(optimizer: Optimizer) -> list[Tensor]:
+    held = [p.grad for group in optimizer.param_groups for p in group["params"]]
+    return [gradient for gradient in held if gradient is not None]
+
+
+def has_gradients(optimizer: Optimizer) -> bool:
+    return bool(_gradients(optimizer))
 
 
 def scaler_skips(optimizer: Optimizer) -> bool:

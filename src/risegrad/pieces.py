@@ -53,7 +53,9 @@ def _drawn_together(
     start = position = spans[0].offset + spans[0].start
     for span in spans:
         part = parts[span.parameter]
-        if part is None or part.reduction is not None or span.offset + span.start != position:
+        if part is None or part.reduction is not None or part.start:
+            return nothing
+        if span.offset + span.start != position:
             return nothing
         if part.tensor.dtype != like.dtype or part.tensor.device != like.device:
             return nothing

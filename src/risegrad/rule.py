@@ -12,6 +12,7 @@ from torch import Tensor
 
 from risegrad.calibration import mean_factor
 from risegrad.checks import check_choice, check_positive_int
+from risegrad.reductions import norm
 
 Sampler = Literal["one-draw", "directions"]
 SAMPLERS: tuple[Sampler, ...] = ("one-draw", "directions")
@@ -35,9 +36,9 @@ def one_draw_coefficients(
 
 def one_draw(g: Tensor, normal: Tensor, chi2: Tensor, q: int) -> Tensor:
     """Shape ``g`` (..., d) with given draws: ``normal`` (..., d) and ``chi2`` (...)."""
-    norm = torch.linalg.vector_norm(g, dim=-1).expand(chi2.shape)
-    dot = (g * normal).sum(-1)
-    on_gradient, on_noise = one_draw_coefficients(norm, dot, chi2, g.shape[-1], q)
+    length = norm(g).expand(chi2.shape)
+    along = (g * normal).sum(-1)
+    on_gradient, on_noise = one_draw_coefficients(length, along, chi2, g.shape[-1], q)
     return on_gradient[..., None] * g + on_noise[..., None] * normal
 
 

@@ -120,6 +120,7 @@ def _read(entry: object, settings: Mapping[str, object]) -> tuple[int, list[str]
 def _differences(saved: object, current: Mapping[str, object]) -> list[str]:
     if not isinstance(saved, Mapping):
         raise ValueError(f"damaged risegrad state: settings must be a mapping, got {saved!r}")
+    saved = {"stream": 0} | dict(saved)  # states are older than streams
     return [
         f"{name}: saved {saved.get(name)!r}, here {current.get(name)!r}"
         for name in dict.fromkeys([*saved, *current])

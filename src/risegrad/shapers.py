@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from numbers import Integral
 from typing import ClassVar, Literal, final
 
@@ -54,14 +54,19 @@ class Shaper(ABC):
     """Draws are a pure function of (seed, step, position)."""
     exempt: Sequence[str] = ()
     """Shell-style patterns of parameters that are left as they are, such as ``"head.*"``."""
+    stream: int = field(default=0, kw_only=True)
+    """Tells apart the draws of models with equal parameter names, such as the members of an
+    ensemble or the two networks of an actor and its critic."""
 
     uses_noise: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_q_choice(self.q)
         check_block_choice(self.blocks)
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise TypeError(f"seed must be an integer, got {self.seed!r}")
+        for name in ("seed", "stream"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"{name} must be an integer, got {value!r}")
         if isinstance(self.exempt, str):
             raise TypeError(f"exempt must be a list of patterns, got the text {self.exempt!r}")
 

@@ -7,7 +7,7 @@ that costs a second draw and saves both memory and messages.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -24,15 +24,25 @@ from risegrad.sharding import Local, Reduction, local_part, reduced
 
 @torch.no_grad()
 def shape_tensors(
-    shaper: Shaper, layout: Layout, tensors: Sequence[Tensor | None], step: int
+    shaper: Shaper,
+    layout: Layout,
+    tensors: Sequence[Tensor | None],
+    step: int,
+    left_out: Mapping[str, int] | None = None,
 ) -> None:
-    """Shape the tensors (one per parameter of the layout; None where there is no gradient)."""
-    parts = _local_parts(layout, tensors)
+    """Shape the tensors (one per parameter of the layout; None where there is no gradient).
+
+    ``left_out`` says how many of a parameter's first rows take no part either. Blocks have the
+    dimension of what is left; the draws of what is left do not depend on what is not.
+    """
+    left_out = left_out or {}
+    parts = _local_parts(layout, tensors, left_out)
     present = [part for part in parts if part is not None]
     if not present:
         return
     draws = Draws(shaper.seed, step)
-    scalars = _scalars(layout, draws, present[0].tensor.device)
+    d = layout.taking_part(_absent(layout, parts, left_out))
+    scalars = _scalars(d, layout.q, draws, present[0].tensor.device)
     job = _Job(shaper, layout, parts, Noise(draws, Room()), scalars)
     sharded = any(part.reduction is not None for part in present)
     if isinstance(shaper, Rise) and shaper.sampler == "directions":
@@ -43,7 +53,9 @@ def shape_tensors(
         job.run()
 
 
-def _local_parts(layout: Layout, tensors: Sequence[Tensor | None]) -> list[Local | None]:
+def _local_parts(
+    layout: Layout, tensors: Sequence[Tensor | None], left_out: Mapping[str, int]
+) -> list[Local | None]:
     """All that can fail, before anything is changed."""
     for name, tensor in zip(layout.names, tensors, strict=True):
         if tensor is not None and tensor.layout is not torch.strided:
@@ -57,22 +69,34 @@ def _local_parts(layout: Layout, tensors: Sequence[Tensor | None]) -> list[Local
     ]
     for batch in layout.batches:
         check_pieces(batch.spans, parts)
-    return parts
+    if not left_out:
+        return parts
+    return [
+        None if part is None else part.after(left_out.get(name, 0))
+        for name, part in zip(layout.names, parts, strict=True)
+    ]
 
 
-def _scalars(layout: Layout, draws: Draws, device: torch.device) -> BlockDraws:
+def _absent(
+    layout: Layout, parts: Sequence[Local | None], left_out: Mapping[str, int]
+) -> list[int]:
+    """How many elements of each parameter, its first ones, take no part in the step."""
+    if not left_out:
+        return [0 if p is not None else n for p, n in zip(parts, layout.sizes, strict=True)]
+    return [
+        size if part is None else left_out.get(name, 0) * part.whole[1:].numel()
+        for name, size, part in zip(layout.names, layout.sizes, parts, strict=True)
+    ]
+
+
+def _scalars(d: Tensor, q: Tensor, draws: Draws, device: torch.device) -> BlockDraws:
     """The numbers of all blocks that do not depend on gradients, where the arithmetic happens."""
     # float64 costs nothing at one number per block; Apple's GPUs have none.
     dtype = torch.float32 if device.type == "mps" else torch.float64
-    d, q, chi2, normal = (
-        vector.to(device, dtype)
-        for vector in (
-            layout.d,
-            layout.q,
-            draws.chi_squares(layout.q.numpy()),
-            draws.scalar_normals(len(layout.d)),
-        )
-    )
+    drawn = (d, q, draws.chi_squares(q.numpy()), draws.scalar_normals(len(d)))
+    d, q, chi2, normal = (vector.to(device, dtype) for vector in drawn)
+    # Blocks of which nothing takes part are not used; they must not divide by zero.
+    d = d.clamp(min=1)
     return BlockDraws(
         d, q, norm=torch.zeros_like(d), dot=torch.zeros_like(d), chi2=chi2, normal=normal
     )

@@ -8,7 +8,7 @@ and dot products must be summed.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, TypeGuard
@@ -55,6 +55,17 @@ class Local:
     @property
     def stop(self) -> int:
         return self.start + self.tensor.numel()
+
+    def after(self, rows: int) -> Local:
+        """The same without the first rows of the whole."""
+        if not rows:  # also where there are none: a single number
+            return self
+        row = self.whole[1:].numel()
+        first = self.start // row if self.window is None else self.window[0].start
+        here = min(max(rows - first, 0), len(self.tensor))
+        window = self.window and (slice(first + here, self.window[0].stop), *self.window[1:])
+        start = self.start + here * row if window is None else 0
+        return Local(self.tensor[here:], start, self.whole, self.reduction, window)
 
     def normals(self, noise: Noise, offset: int, start: int, stop: int) -> Tensor:
         """Standard normals for those of the whole's elements ``start..stop`` that are here.
@@ -108,6 +119,19 @@ def reduced(partial: Tensor, reduction: Reduction) -> Tensor:
     for dim in dims:
         dist.all_reduce(message, group=mesh.get_group(dim))
     return message.to(partial.device)
+
+
+def all_zero(tensors: Sequence[Tensor]) -> bool:
+    """Whether all elements are zero, those of other processes included."""
+    counts: dict[Reduction | None, int] = {}
+    for tensor in tensors:
+        part = local_part("gradient", tensor)
+        found = int(part.tensor.detach().to_dense().count_nonzero())
+        counts[part.reduction] = counts.get(part.reduction, 0) + found
+    return not any(
+        found if reduction is None else int(reduced(torch.tensor([found]), reduction))
+        for reduction, found in counts.items()
+    )
 
 
 def _is_dtensor(tensor: Tensor) -> TypeGuard[DTensor]:

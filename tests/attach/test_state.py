@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.distributed.checkpoint.state_dict import _init_optim_state
 
 from attach.subjects import (
     SHAPER_CASES,
@@ -244,7 +245,7 @@ def test_a_plain_state_is_refused_and_the_way_out_works() -> None:
     assert run.handle is not None
     run.handle.detach()
     run.optimizer.load_state_dict(state)
-    assert run.attach(Rise()).steps == 0
+    assert run.attach(Rise()).steps == run.step  # what was drawn before is not drawn again
 
 
 def test_starting_anew_from_a_state_with_other_settings() -> None:
@@ -433,3 +434,57 @@ def test_a_copied_handle_is_a_detached_one(way: str) -> None:
     run.advance()  # the original goes on
     assert run.handle.steps == 2
     twin.attach(Rise()).load_state_dict(handle.state_dict())
+
+
+@pytest.mark.parametrize("again", [Rise(), Rise(q=7), CovarianceNoise()])
+def test_what_is_attached_again_does_not_repeat_its_noise(again: Shaper) -> None:
+    run = sgd(Rise())
+    run.advance(2)
+    assert run.handle is not None
+    run.handle.detach()
+    run.advance()
+    whole = sgd(again)
+    assert whole.handle is not None
+    whole.handle.steps = 2
+    handle = run.attach(again)
+    assert handle.steps == 2
+    run.step = whole.step = 0
+    run.set_gradients()
+    whole.set_gradients()
+    run.optimizer.step()
+    whole.optimizer.step()
+    assert_same(run.gradients(), whole.gradients())
+    handle.detach()
+    run.handle.detach()
+    assert run.attach(Rise(seed=1)).steps == 0  # other noise has its own count
+
+
+@pytest.mark.parametrize("on", ["gradient", "update"])
+def test_warm_up_steps_at_rate_zero_count(on: On) -> None:
+    run = sgd(Rise(), on, lr=0.0)
+    assert run.handle is not None
+    for steps in (1, 2):
+        run.set_gradients()
+        run.optimizer.step(closure=None)
+        assert run.handle.steps == steps
+
+
+@pytest.mark.parametrize("on", ["gradient", "update"])
+def test_the_step_by_which_a_checkpoint_makes_a_state_does_not_count(on: On) -> None:
+    run = sgd(Rise(), on)
+    _init_optim_state(run.optimizer)
+    assert run.handle is not None
+    assert run.handle.steps == 0
+
+
+def test_a_state_from_before_there_were_streams() -> None:
+    run = sgd(Rise())
+    run.advance(2)
+    state = copy.deepcopy(run.optimizer.state_dict())
+    del entry(state)["settings"]["stream"]
+    fresh = sgd(Rise())
+    fresh.optimizer.load_state_dict(state)
+    assert fresh.handle is not None
+    assert fresh.handle.steps == 2
+    with pytest.raises(ValueError, match="stream: saved 0, here 1"):
+        sgd(Rise(stream=1)).optimizer.load_state_dict(state)

@@ -139,3 +139,16 @@ def test_two_optimizers_of_one_model_do_not_share_noise() -> None:
         seen.append(param.grad - param.grad.mean())
     correlation = (seen[0] @ seen[1]) / (seen[0].norm() * seen[1].norm())
     assert correlation.abs() < 5 / 50**0.5
+
+
+def test_two_models_with_equal_names_are_told_apart_by_their_stream() -> None:
+    runs = [sgd(Rise(seed=2, stream=stream)) for stream in (0, 0, 1, 2)]
+    for run in runs:
+        run.advance()
+    first, same, *others = [run.gradients()["weight"] for run in runs]
+    assert torch.equal(first, same)
+    assert not torch.equal(first, others[0])
+    assert not torch.equal(others[0], others[1])
+    assert "seed 2, stream 1" in str(runs[2].handle)
+    with pytest.raises(TypeError, match=r"stream must be an integer, got 0\.5"):
+        Rise(stream=0.5)  # type: ignore[arg-type]

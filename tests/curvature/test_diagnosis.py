@@ -11,6 +11,7 @@ from curvature.networks import batches, dense_curvature, dense_gradient, network
 from curvature.quadratics import QUERIES, SIZES, D, dense_terms, no_tick, problem, space
 from references import STANDARD_ERRORS, assert_close, standard_scores
 from risegrad import theory
+from risegrad.attachment import attach
 from risegrad.curvature import Budget, diagnose
 from risegrad.curvature.adam import adam_view, rise_draw, shaped_second_moment
 from risegrad.curvature.diagnosis import diagnose_operator
@@ -23,7 +24,7 @@ from risegrad.curvature.moments import (
 )
 from risegrad.curvature.objective import Objective
 from risegrad.curvature.operators import DenseOperator
-from risegrad.shapers import Rise
+from risegrad.shapers import Rise, ScaledFO
 
 ETA = 0.3
 
@@ -338,3 +339,33 @@ def test_adam_prices():
     assert view.evenness_plain < view.evenness_shaped <= 1
     formula = partial(theory.zo_exposure, q=2)
     assert_close(second[:7], formula(g[:7]).diagonal())
+
+
+class WithSpare(nn.Module):
+    """A network with a layer that no loss sees, and one that is frozen."""
+
+    def __init__(self):
+        super().__init__()
+        self.used = network()
+        self.spare = nn.Linear(4, 30).double()
+        self.frozen = nn.Linear(4, 4).double().requires_grad_(False)
+
+    def forward(self, x):
+        return self.used(x)
+
+
+@pytest.mark.parametrize("blocks", ["whole", {"all": "*"}])
+def test_diagnose_and_attach_agree_on_d(blocks):
+    """The mean factor of a step that is taken is the one that was foretold."""
+    model, old, new = WithSpare(), batches(seed=1), batches((8,), seed=2)
+    found = diagnose(model, old, new, rise=Rise(blocks=blocks), step=ETA)
+    alone = diagnose(model.used, old, new, rise=Rise(blocks="whole"), step=ETA)
+    assert found.blocks[0].d == alone.blocks[0].d
+    assert found.totals.rise == alone.totals.rise
+    optimizer = torch.optim.SGD(model.parameters(), lr=ETA)
+    attach(optimizer, ScaledFO(blocks=blocks), model.named_parameters())
+    (x, y), weight = new[0], model.used[0].weight
+    nn.functional.cross_entropy(model(x), y).backward()
+    before = weight.grad.clone()
+    optimizer.step()
+    assert_close(weight.grad, found.blocks[0].mean_factor * before)

@@ -105,6 +105,7 @@ class Setting:
     dtype: torch.dtype = torch.float32
     clip: float | None = None
     accumulate: int = 1
+    left_out: tuple[tuple[str, int], ...] = ()
 
     def under(self, engine: str, **changes: Any) -> Setting:
         return replace(self, engine=engine, **changes)
@@ -193,6 +194,7 @@ def start(setting: Setting, rank: int = 0, size: int = 1) -> Run:
     handle = None
     if setting.shaper is not None:
         handle = attach(optimizer, setting.shaper, model.named_parameters(), setting.on)
+        handle.leave_out(dict(setting.left_out))
     # The processes of one tensor-parallel pair work on the same examples.
     share = (rank // 2, size // 2) if setting.engine == "tensor parallel" else (rank, size)
     return Run(setting, share, model, optimizer, handle)

@@ -110,10 +110,25 @@ def test_plain_and_sharded_parameters_together(processes: Processes, kind: str) 
     check(setting, processes(2).run(jobs.train, setting))
 
 
+@pytest.mark.parametrize("on", ["gradient", "update"])
 @pytest.mark.parametrize("kind", ["tensor", "whole"])
-def test_parameters_without_gradients(processes: Processes, kind: str) -> None:
-    setting = Setting(SHAPERS[kind], "fsdp", model="Idle")
+def test_parameters_without_gradients(processes: Processes, kind: str, on: Any) -> None:
+    setting = Setting(SHAPERS[kind], "fsdp", model="Idle", on=on)
     check(setting, processes(2).run(jobs.train, setting))
+
+
+@pytest.mark.parametrize("engine", ["ddp", "fsdp", "columns", "tensor parallel"])
+@pytest.mark.parametrize("kind", ["tensor", "whole", "isotropic"])
+def test_rows_that_are_left_out(processes: Processes, engine: str, kind: str) -> None:
+    """Shards begin before, at and after the first row that takes part."""
+    if engine in ("ddp", "fsdp"):
+        setting = Setting(SHAPERS[kind], engine, left_out=(("first.weight", 3), ("first.bias", 5)))
+    elif kind != "isotropic":  # blocks smaller than a tensor need another sharding
+        rows = (("first.weight", 4), ("second.weight", 2))
+        setting = Setting(SHAPERS[kind], engine, model="Even", left_out=rows)
+    else:
+        return
+    check(setting, processes(4).run(jobs.train, setting))
 
 
 @pytest.mark.parametrize("engine", ["ddp", "fsdp"])

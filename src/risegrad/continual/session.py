@@ -69,6 +69,9 @@ class Session:
     """``loss`` from scores that are there already, so that one pass serves both."""
     seen_before: int = 0
     """How many classes came before this task."""
+    outside: dict[str, int] = field(default_factory=dict)
+    """By full name of a parameter: how many of its first rows (the classes before this task) only a
+    loss over all classes reaches. Where the loss does not, no rule moves them."""
     lengths: Sequence[int] | None = None
     """Of the training examples: those of about one length share a batch. None: any with any."""
     linears: dict[str, nn.Linear] = field(default_factory=dict)

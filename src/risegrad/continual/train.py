@@ -14,6 +14,7 @@ from torch.nn import Parameter
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
+from risegrad.attachment import Attachment
 from risegrad.checks import check_choice, check_number
 from risegrad.continual.additions.base import Addition
 from risegrad.continual.additions.compose import check_session
@@ -72,6 +73,8 @@ class SessionTraining:
         self.additions = additions
         self.optimizers: dict[str, Optimizer] = {}
         self.step = 0
+        self._shaping: dict[str, Attachment] = {}
+        self._outside: dict[str, int] = {}
         self._epoch = 0
         _check_zeroth_order(session)
         check_scope(
@@ -84,7 +87,9 @@ class SessionTraining:
             optimizer = group.budget.make_optimizer(group.parameters.values())
             # A new optimizer counts its steps from 0: each session's draws need their own seed.
             shape_seed = seed_for(seed, "shape", session.task, group.name)
-            group.rule.attach(optimizer, group.name, group.parameters, shape_seed)
+            handle = group.rule.attach(optimizer, group.name, group.parameters, shape_seed)
+            if handle is not None:
+                self._shaping[group.name] = handle
             self.optimizers[group.name] = optimizer
         for addition in additions:
             addition.begin(self)
@@ -191,6 +196,7 @@ class SessionTraining:
     def _take_step(self, batch: Batch, size: int, last_task: int) -> Tensor:
         replays = last_task != self.session.task  # replayed examples stand at the end
         every_class = replays or any(addition.every_class for addition in self.additions)
+        self._leave_out(every_class)
         loss: Tensor | None = None
         if self.exact_parameters:
             loss = self._backward(batch, size, every_class)
@@ -207,6 +213,18 @@ class SessionTraining:
         assert loss is not None, "a session has at least one active group in every epoch"
         return loss
 
+    def _leave_out(self, every_class: bool) -> None:
+        """Noise and estimates keep off the rows that this step's loss does not see."""
+        # Whoever needs the scores of all classes puts them into the loss.
+        seen = every_class or any(addition.needs_logits for addition in self.additions)
+        outside = {} if seen else self.session.outside
+        if outside == self._outside:
+            return
+        self._outside = outside
+        for group, handle in self._shaping.items():
+            rows = {name: outside.get(f"{group}.{name}", 0) for name in handle.layout.names}
+            handle.leave_out(rows)
+
     def _estimate(self, batch: Batch, size: int, every_class: bool) -> Tensor:
         """Zeroth-order gradients: one perturbation of all such groups, as MeZO does.
 
@@ -214,15 +232,16 @@ class SessionTraining:
         """
         groups = [group for group in self._active if not group.rule.exact]
         rule = groups[0].rule
-        named = [
-            (f"{group.name}.{name}", parameter)
+        named = {
+            f"{group.name}.{name}": parameter
             for group in groups
             for name, parameter in group.parameters.items()
-        ]
-        _require_gradients([parameter for _, parameter in named], True)
+        }
+        seen = {name: _rest(p, self._outside.get(name, 0)) for name, p in named.items()}
+        _require_gradients(seen.values(), True)
         estimate = spsa(
             lambda: self.devices.total(self._loss(batch, size, every_class)),
-            named,
+            seen,
             q=rule.q,
             epsilon=rule.epsilon,
             seed=seed_for(self.seed, "spsa", self.session.task),
@@ -231,7 +250,9 @@ class SessionTraining:
             norm_matched=rule.norm_matched,
             model=self.session.module,
         )
-        _require_gradients([parameter for _, parameter in named], False)
+        for name, parameter in named.items():
+            _take_gradient(parameter, seen[name])
+        _require_gradients(named.values(), False)
         return torch.tensor(estimate.loss, device=self.devices.device)
 
     def _plan(self, epoch: int) -> list[list[tuple[int, int]]]:
@@ -274,6 +295,18 @@ def _check_zeroth_order(session: Session) -> None:
         )
 
 
-def _require_gradients(parameters: Iterable[Parameter], required: bool) -> None:
+def _rest(parameter: Parameter, rows: int) -> Tensor:
+    """The parameter without its first rows, in the same memory."""
+    return parameter.detach()[rows:] if rows else parameter
+
+
+def _take_gradient(parameter: Parameter, rest: Tensor) -> None:
+    """The gradient of what ``_rest`` gave, with zeros for the rows before it."""
+    if rest is not parameter and rest.grad is not None:
+        rows = rest.grad.new_zeros(len(parameter) - len(rest), *rest.shape[1:])
+        parameter.grad = torch.cat([rows, rest.grad])
+
+
+def _require_gradients(parameters: Iterable[Tensor], required: bool) -> None:
     for parameter in parameters:
         parameter.requires_grad_(required)

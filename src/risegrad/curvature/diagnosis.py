@@ -61,7 +61,7 @@ def diagnose(
     new = Objective(model, incoming, loss, predict, "incoming")
     check_same_form(new.batches, "incoming", form_of(kept.batches[0]))
     spend = budget or Budget()
-    g = new.needed_gradient(space, parameters)
+    space, g = new.step(space, parameters, shaper)
     h = kept.gradient(space, parameters)
     operator = NetworkOperator(
         kept, space, parameters, curvature, columns=spend.columns, seed=mix(seed, 7) % 2**31

@@ -1,9 +1,11 @@
 """Normalizations spelled out in elementary operations, so that their second derivatives are right.
 
 With torch 2.15, differentiating the fused layer norm forward over ``jacrev``, as curvlinops does
-for the Hessian, silently loses terms: products were wrong by 10 % and not symmetric. So do batch
-and instance norm on the batch's own statistics; group norm refuses. All of them, and the RMS norm,
-are replaced while curvature is measured.
+for the Hessian, silently loses terms: products are not symmetric, and off by 0.1 to 0.6 % in small
+vision transformers and by 0.3 to 8 % in perceptrons with one norm (most in narrow ones, where the
+norm has the largest part in the curvature). So do batch and instance norm on the batch's own
+statistics; group norm refuses. All of them, and the RMS norm, are replaced while curvature is
+measured.
 """
 
 from __future__ import annotations

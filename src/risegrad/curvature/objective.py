@@ -21,7 +21,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from risegrad.blocks import listing
 from risegrad.curvature.forms import Predict, check_same_form, choose_predict, moved, size_of
 from risegrad.curvature.norms import PlainNorms
-from risegrad.curvature.space import Space
+from risegrad.curvature.space import Space, make_space
+from risegrad.shapers import Shaper
 
 Batches = Iterable[Any]
 
@@ -128,15 +129,20 @@ class Objective:
             raise FloatingPointError(f"the gradient of the {self.what} loss is not finite")
         return total, [name for name in space.names if name in unused]
 
-    def needed_gradient(self, space: Space, parameters: Mapping[str, Tensor]) -> Tensor:
-        """The gradient of an update: every parameter must take part."""
-        total, unused = self.gradient_and_unused(space, parameters)
-        if unused:
-            raise ValueError(
-                f"no gradient of the {self.what} loss reaches {listing(unused)}: freeze them "
-                "(requires_grad=False) or name them in exempt"
-            )
-        return total
+    def step(
+        self, space: Space, parameters: Mapping[str, Tensor], shaper: Shaper
+    ) -> tuple[Space, Tensor]:
+        """The part of a space that a step on this loss moves, and its gradient there.
+
+        Who gets no gradient takes no part in a step, so it is in no block: as under ``attach``.
+        """
+        gradient, unused = self.gradient_and_unused(space, parameters)
+        if not unused:
+            return space, gradient
+        if len(unused) == len(space.names):
+            raise ValueError(f"no gradient of the {self.what} loss reaches {listing(unused)}")
+        space = make_space(parameters, shaper, still=unused)
+        return space, self.gradient(space, parameters)
 
 
 @contextmanager

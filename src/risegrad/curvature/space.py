@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -110,14 +110,19 @@ def trained_parameters(model: nn.Module, exempt: Sequence[str] = ()) -> dict[str
     return wanted
 
 
-def make_space(parameters: Mapping[str, Tensor], shaper: Shaper) -> Space:
-    """Lay out the parameters in the blocks that ``shaper`` would give them."""
+def make_space(
+    parameters: Mapping[str, Tensor], shaper: Shaper, still: Collection[str] = ()
+) -> Space:
+    """Lay out the parameters in the blocks that ``shaper`` would give them.
+
+    Those named in ``still`` get no gradient and take no part in a step: blocks are what is left.
+    """
     if shaper.blocks == "group":
         raise ValueError("blocks 'group' needs an optimizer's groups; choose another kind here")
     dtype, device = _common(parameters)
     blocks = resolve_blocks(shaper.blocks, dict.fromkeys(parameters, 0))
     counts = resolve_q(shaper.q, tuple(blocks.members))
-    names = blocks.parameters
+    names = tuple(name for name in blocks.parameters if name not in still)
     sizes = {name: parameters[name].numel() for name in names}
     cut = _cut(blocks, counts, sizes)
     if len(cut) > MOST_BLOCKS:
@@ -132,7 +137,10 @@ def _cut(blocks: Blocks, counts: Sequence[int], sizes: Mapping[str, int]) -> tup
     found: list[Block] = []
     start = 0
     for (name, members), q in zip(blocks.members.items(), counts, strict=True):
-        stop = start + sum(sizes[member] for member in members)
+        there = [sizes[member] for member in members if member in sizes]
+        if not there:
+            continue
+        stop = start + sum(there)
         if stop == start:
             raise ValueError(f"block {name!r} has no elements: a block needs at least one")
         edges = [*range(start, stop, blocks.chunk or stop - start), stop]

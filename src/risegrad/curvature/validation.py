@@ -20,6 +20,7 @@ from risegrad.curvature.objective import Objective
 from risegrad.curvature.operators import Kind, NetworkOperator
 from risegrad.curvature.space import Space
 from risegrad.draws import mix
+from risegrad.reductions import norm
 
 RULES = ("FO", "mean-matched FO", "RISE", "covariance noise")
 RANDOM = ("RISE", "covariance noise")
@@ -104,7 +105,7 @@ def _covariance_draw(space: Space, g: Tensor, seed: int) -> Tensor:
         generator = torch.Generator(device=g.device).manual_seed(mix(seed, number))
         own = g[block.at]
         normal = torch.randn(block.d + 1, generator=generator, dtype=g.dtype, device=g.device)
-        noise = normal[0] * own + own.norm() * normal[1:]
+        noise = normal[0] * own + norm(own) * normal[1:]
         parts.append(block.mean_factor * own + noise / (block.q + block.d + 1) ** 0.5)
     return torch.cat(parts)
 

@@ -91,7 +91,8 @@ def run_local(settings: Settings, tick: Tick = silent, kept: Path | None = None)
     problem = build(settings)
     shaper = Rise(**asdict(settings.rise))
     parameters = trained_parameters(problem.model, shaper.exempt)
-    space = make_space(parameters, shaper)
+    everything = make_space(parameters, shaper)
+    space, _ = _incoming(problem).step(everything, parameters, shaper)
     points, done = [], 0
     for steps in sorted(settings.validation.checkpoints):
         ahead = replace(problem, warm=problem.incoming)
@@ -113,13 +114,13 @@ def _checkpoint(
 ) -> Checkpoint:
     v, seed = settings.validation, settings.diagnosis.seed
     parameters = trained_parameters(problem.model, shaper.exempt)
-    space = make_space(parameters, shaper)
     kept = Objective(problem.model, problem.historical, problem.loss, what="historical")
-    new = Objective(problem.model, problem.incoming, problem.loss, what="incoming")
+    new = _incoming(problem)
+    space, g = new.step(make_space(parameters, shaper), parameters, shaper)
     budget = Budget.of(settings.diagnosis.budget)
     kinds = cast(tuple[Kind, ...], v.curvatures)
     bench = Bench.of(kept, new, space, parameters, kinds, seed, budget.columns)
-    g, name = bench.gradient(), f"checkpoint {steps}"
+    name = f"checkpoint {steps}"
     measured = _measured(bench, g, budget, seed, partial(tick, f"{name}: moments"))
     sizes = v.step_sizes or tuple(step_sizes_for(bench, g, v.damages))
     outcomes = validate(bench, sizes, v.steps, v.draws, seed, steps, tick=partial(tick, name))
@@ -129,6 +130,10 @@ def _checkpoint(
               if spread.rule == "RISE"),
         sum(operator.products for operator in bench.operators.values()),
     )  # fmt: skip
+
+
+def _incoming(problem: Problem) -> Objective:
+    return Objective(problem.model, problem.incoming, problem.loss, what="incoming")
 
 
 def _measured(

@@ -21,6 +21,7 @@ from risegrad.calibration import mean_factor
 from risegrad.checks import check_choice, check_int, check_number, check_positive_int
 from risegrad.draws import Draws, drawing_dtype
 from risegrad.naming import Named
+from risegrad.reductions import norm
 from risegrad.zeroth_order.parameters import Perturbed, perturbed
 from risegrad.zeroth_order.surroundings import Closure, Surroundings
 from risegrad.zeroth_order.walk import Restore, walking
@@ -151,14 +152,14 @@ def _write(chosen: Perturbed, draws: Draws, coefficients: Sequence[float]) -> No
 def _clip(gradients: Sequence[Tensor | None], clip: float | None) -> float:
     """Bound the l2 norm over all gradients; returns the norm before."""
     present = [gradient for gradient in gradients if gradient is not None]
-    norms = [torch.linalg.vector_norm(g, dtype=drawing_dtype(g.dtype)) for g in present]
-    norm = math.hypot(*(part.item() for part in norms))
-    if clip is not None and norm > clip:
+    norms = [norm(g.flatten().to(drawing_dtype(g.dtype))) for g in present]
+    total = math.hypot(*(part.item() for part in norms))
+    if clip is not None and total > clip:
         # A norm that overflowed would scale finite gradients to zero, and hide what happened.
-        scale = clip / norm if math.isfinite(norm) else math.nan
+        scale = clip / total if math.isfinite(total) else math.nan
         for gradient in present:
             gradient.mul_(scale)
-    return norm
+    return total
 
 
 def _check_choices(closure: object, variant: str, norm_matched: object) -> None:

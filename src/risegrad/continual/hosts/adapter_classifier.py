@@ -65,6 +65,7 @@ class AdapterClassifier(VisionHost):
                 logits, batch.labels, before, every
             ),
             seen_before=before,
+            outside={f"head.{name}": rows for name, rows in self.head.rows(before).items()},
             linears={f"adapter.{n}": m for n, m in adapter_linears(self.adapters).items()},
         )
 

@@ -60,6 +60,7 @@ class LearnableClassifier(VisionHost):
                 logits, batch.labels, before, every
             ),
             seen_before=before,
+            outside={f"head.{name}": rows for name, rows in self.head.rows(before).items()},
         )
 
     def finish(self, task: int) -> None:

@@ -45,6 +45,10 @@ class Head(nn.Module):
             return linear(features, self.weight, self.bias)
         return self.sigma * cosine(features, self.weight)
 
+    def rows(self, count: int) -> dict[str, int]:
+        """By name of a parameter that has a row per class: its rows of the first classes."""
+        return {name: count for name, p in self.named_parameters() if p.ndim}
+
     def load(self, state: dict[str, Tensor]) -> None:
         """Take a saved state of any number of classes."""
         for name, value in state.items():
