@@ -19,7 +19,7 @@ from risegrad.curvature.memory.fits import check_fits
 from risegrad.curvature.memory.layer_memory import LayerMemory
 from risegrad.curvature.memory.saving import read_memory, write_memory
 from risegrad.curvature.memory.side import Side
-from risegrad.curvature.memory.sides import Named, ParameterSides, sides_of
+from risegrad.curvature.memory.sides import Bound, Named, ParameterSides
 from risegrad.curvature.memory.table import table
 
 
@@ -143,10 +143,14 @@ class Memory(Mapping[str, LayerMemory]):
     def sides(self, model: nn.Module | Named) -> dict[str, ParameterSides]:
         """For each trained parameter that is covered, its curvature in its own coordinates.
 
-        As the adapters' values are *now*: call it again after every step (``docs/informed.md``).
-        ``model`` may also be named parameters, as an attachment has them.
+        As the adapters' values are *now*. ``model`` may also be named parameters, as an attachment
+        has them.
         """
-        return sides_of(self, model)
+        return self.bind(model).now()
+
+    def bind(self, model: nn.Module | Named) -> Bound:
+        """The same for every step: names are looked up once, ``bound.now()`` gives the sides."""
+        return Bound(self, model)
 
     def anchor(self, model: nn.Module) -> Anchor:
         """The trained parameters of the remembered layers as they are now, for a penalty."""

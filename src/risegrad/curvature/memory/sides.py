@@ -142,12 +142,6 @@ class Bound:
         return self._moved[key]
 
 
-def sides_of(
-    memory: Mapping[str, LayerMemory], model: nn.Module | Named
-) -> dict[str, ParameterSides]:
-    return Bound(memory, model).now()
-
-
 def _read(model: nn.Module | Named) -> tuple[dict[str, Tensor], dict[tuple[str, str], float]]:
     if isinstance(model, nn.Module):
         return named_parameters(model), scalings(model)
