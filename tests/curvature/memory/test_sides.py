@@ -88,7 +88,8 @@ def test_the_quadratic_form_is_that_of_the_layer(name):
         if kept.kind == "norm":
             expected = 2 * (kept.damage(move) if role.part == "weight" else kept.bias_damage(move))
         elif "bias" in role.part:
-            expected = move @ dense(kept.outputs) @ move
+            scale = 3 if "lora" in role.part else 1  # alpha / r
+            expected = scale**2 * move @ dense(kept.outputs) @ move
         else:
             tensor = named_parameters(model)[parameter]
             before = weight_of(model, role.layer)

@@ -108,19 +108,22 @@ def layer_damages(
             if role.part == "lora_A"
             and (pair := pair_change(parts, role, scale.get((name, role.adapter), 1.0)))
         ]
-        found[name] = _layer_damage(memory[name], name, parts, pairs)
+        biases = [
+            change_of(moved) * scale.get((name, role.adapter), 1.0)
+            for role, moved in parts.items()
+            if role.part in ("bias", "lora_B.bias")
+        ]
+        found[name] = _layer_damage(memory[name], parts.get(Role(name, "weight")), pairs, biases)
     return found
 
 
 def _layer_damage(
     layer: LayerMemory,
-    name: str,
-    parts: Mapping[Role, Moved],
+    weight: Moved | None,
     pairs: list[tuple[Tensor, Tensor]],
+    biases: list[Tensor],
 ) -> Tensor:
-    total = layer.outputs.like.new_zeros(()).to(next(iter(parts.values())).now.device)
-    layer = layer.changed(lambda _part, side: side.to(total.device))
-    weight = parts.get(Role(name, "weight"))
+    total = layer.outputs.like.new_zeros(())
     if weight is not None:
         change = change_of(weight)
         for up, down in pairs:
@@ -130,5 +133,4 @@ def _layer_damage(
     elif pairs:
         ups, downs = zip(*pairs, strict=True)
         total = total + layer.pair_damage(torch.cat(ups, dim=1), torch.cat(downs))
-    bias = parts.get(Role(name, "bias"))
-    return total if bias is None else total + layer.bias_damage(change_of(bias))
+    return total + layer.bias_damage(torch.stack(biases).sum(0)) if biases else total

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from risegrad.blocks import exempted, listing, matches
+from risegrad.blocks import listing, matches
 from risegrad.curvature.memory.names import layer_name, named_parameters, role_of
 
 MAPS = ("linear", "conv1d", "conv2d", "embedding")
@@ -120,17 +120,12 @@ def chosen_layers(
     """
     layers = all_layers(model)
     if patterns is not None:
-        for pattern in patterns:
-            if not any(matches(name, [pattern]) for name in layers):
-                raise ValueError(
-                    f"layers: no layer matches {pattern!r}; the layers are {listing([*layers])}"
-                )
-        wanted = {name: layer for name, layer in layers.items() if matches(name, patterns)}
+        wanted = {name: layers[name] for name in _matching("layers", layers, patterns)}
     else:
         wanted = {name: layer for name, layer in layers.items() if layer.trained}
         if not any(p.requires_grad for p in model.parameters()):
             wanted = {name: layer for name, layer in layers.items() if layer.kind != "norm"}
-    left = set(exempted(wanted, exempt))
+    left = set(_matching("exempt", wanted, exempt))
     wanted = {name: layer for name, layer in wanted.items() if name not in left}
     tied = _tied(model, wanted)
     kept = {name: layer for name, layer in wanted.items() if name not in tied}
@@ -141,6 +136,15 @@ def chosen_layers(
             + (f" with {listing([*tied.values()])}" if tied else "")
         )
     return kept, _uncovered(model, kept, tied, left)
+
+
+def _matching(argument: str, layers: dict[str, Layer], patterns: Sequence[str]) -> list[str]:
+    for pattern in patterns:
+        if not any(matches(name, [pattern]) for name in layers):
+            raise ValueError(
+                f"{argument}: no layer matches {pattern!r}; the layers are {listing([*layers])}"
+            )
+    return [name for name in layers if matches(name, patterns)]
 
 
 def _tied(model: nn.Module, layers: dict[str, Layer]) -> dict[str, str]:

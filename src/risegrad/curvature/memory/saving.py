@@ -86,6 +86,8 @@ def _memory(about: Any, opened: Any) -> dict[str, Any]:
     layers = {name: _layer(name, found, opened, names) for name, found in about["layers"].items()}
     if names:
         raise ValueError(f"it holds tensors of no layer, the first is {sorted(names)[0]!r}")
+    if not layers:
+        raise ValueError("it holds no layer")
     rank = about["rank"]
     if rank is not None:
         rank = int(check_number("rank", rank, at_least=1, whole=True))

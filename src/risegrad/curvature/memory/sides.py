@@ -114,7 +114,9 @@ class Bound:
     def _whole(self, role: Role, layer: LayerMemory, device: torch.device) -> ParameterSides:
         if "bias" in role.part or layer.kind == "norm":
             part = "inputs" if role.part == "weight" else "outputs"
-            return ParameterSides(self._side(role.layer, part, device), one().to(device))
+            scale = self._scalings.get((role.layer, role.adapter), 1.0)
+            side = self._side(role.layer, part, device)
+            return ParameterSides(side.scaled(scale**2) if scale != 1 else side, one().to(device))
         transposed = layer.kind in ("conv1d", "embedding")
         left, right = (self._side(role.layer, part, device) for part in ("outputs", "inputs"))
         return ParameterSides(left, right, transposed)
