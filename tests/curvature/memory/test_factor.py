@@ -53,6 +53,8 @@ def test_the_filter_is_a_power_of_the_damped_matrix(pair, damping, power):
     values, vectors = torch.linalg.eigh(damped)
     expected = vectors @ (values**power).diag() @ vectors.T @ drawn()
     assert (side.filtered(drawn(), damping, power) - expected).abs().max() < 1e-10
+    right = side.filtered_right(drawn().T, damping, power)
+    assert (right - expected.T).abs().max() < 1e-10
 
 
 def test_two_half_filters_are_one(pair):

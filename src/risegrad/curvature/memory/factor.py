@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -35,13 +36,13 @@ class Factor(Side):
         self.dim = len(matrix)
         self.matrix: Tensor | None = matrix
         self._eigen: Eigen | None = None
-        self._dense: tuple[tuple[float, float], Tensor] | None = None
+        self._filter: tuple[tuple[float, float], float, Tensor] | None = None
 
     @classmethod
     def of_eigenpairs(cls, vectors: Tensor, values: Tensor, rest: Tensor | float) -> Factor:
         """``U diag(values) U' + rest (I - U U')`` from orthonormal columns ``U``."""
         found = cls.__new__(cls)
-        found.dim, found.matrix, found._dense = len(vectors), None, None
+        found.dim, found.matrix, found._filter = len(vectors), None, None
         found._eigen = Eigen(
             vectors, values, torch.as_tensor(rest, dtype=values.dtype, device=values.device)
         )
@@ -62,7 +63,7 @@ class Factor(Side):
             self._eigen = _eigen(self.matrix)
         return self._eigen
 
-    @property
+    @cached_property
     def trace(self) -> float:
         if self.matrix is not None:
             return float(self.matrix.diagonal().double().sum())
@@ -70,24 +71,41 @@ class Factor(Side):
         return float(values.sum() + (self.dim - len(values)) * rest)
 
     def filtered(self, x: Tensor, damping: float, power: float = -1.0) -> Tensor:
-        rho, mean = check_damping(damping), self.mean
-        if mean == 0:
+        rho, wide = check_damping(damping), x.to(self.like)
+        if self.mean == 0:
             return x * float(rho**power)
-        wide = x.to(self.like)
         if self.matrix is not None:
-            return (self._power(rho, power, mean) @ wide).to(x)
-        vectors, values, rest = self.eigen
-        off: Tensor = (rest / mean + rho) ** power
-        part = ((values / mean + rho) ** power - off)[:, None] * (vectors.T @ wide)
-        return (off * wide + vectors @ part).to(x)
+            return (self._whole_filter(rho, power) @ wide).to(x)
+        off, gains = self._low_filter(rho, power)
+        vectors = self.eigen.vectors
+        return torch.addmm(wide, vectors, gains[:, None] * (vectors.T @ wide), beta=off).to(x)
 
-    def _power(self, rho: float, power: float, mean: float) -> Tensor:
-        """The whole filter of a full factor; the last is kept, since every step asks for it."""
-        if self._dense is None or self._dense[0] != (rho, power):
+    def filtered_right(self, x: Tensor, damping: float, power: float = -1.0) -> Tensor:
+        # Not by transposing twice: for whole weights the copies would cost as much as the filter.
+        rho, wide = check_damping(damping), x.to(self.like)
+        if self.mean == 0:
+            return x * float(rho**power)
+        if self.matrix is not None:
+            return (wide @ self._whole_filter(rho, power)).to(x)
+        off, gains = self._low_filter(rho, power)
+        vectors = self.eigen.vectors
+        return torch.addmm(wide, (wide @ vectors) * gains, vectors.T, beta=off).to(x)
+
+    def _whole_filter(self, rho: float, power: float) -> Tensor:
+        """The filter of a full factor; the last is kept, since every step asks for it."""
+        if self._filter is None or self._filter[0] != (rho, power):
             vectors, values, _ = self.eigen
-            filter = (vectors * (values / mean + rho) ** power) @ vectors.T
-            self._dense = ((rho, power), filter)
-        return self._dense[1]
+            gains = (values / self.mean + rho) ** power
+            self._filter = ((rho, power), 0.0, (vectors * gains) @ vectors.T)
+        return self._filter[2]
+
+    def _low_filter(self, rho: float, power: float) -> tuple[float, Tensor]:
+        """``off (I - U U') + U (off + gains) U'``: off the eigenvectors, and what they add."""
+        if self._filter is None or self._filter[0] != (rho, power):
+            _, values, rest = self.eigen
+            off = float((rest.double() / self.mean + rho) ** power)
+            self._filter = ((rho, power), off, (values / self.mean + rho) ** power - off)
+        return self._filter[1], self._filter[2]
 
     def product(self, x: Tensor) -> Tensor:
         wide = x.to(self.like)

@@ -37,6 +37,10 @@ class Side:
         """
         raise NotImplementedError
 
+    def filtered_right(self, x: Tensor, damping: float, power: float = -1.0) -> Tensor:
+        """The same from the right: ``x (F/t + damping I)^power``."""
+        return self.filtered(x.T, damping, power).T
+
     def product(self, x: Tensor) -> Tensor:
         """``F x`` for a matrix with ``dim`` rows; gradients flow through ``x``."""
         raise NotImplementedError

@@ -43,7 +43,7 @@ class ParameterSides:
     def filtered(self, x: Tensor, damping: float, power: float = -1.0) -> Tensor:
         """``(L/t + damping)^power X (R/t + damping)^power`` in the shape of ``x``."""
         half = self.left.filtered(self.matrix(x), damping, power)
-        return self.restored(self.right.filtered(half.T, damping, power).T, x.shape)
+        return self.restored(self.right.filtered_right(half, damping, power), x.shape)
 
     def quadratic(self, x: Tensor) -> Tensor:
         """``tr(L X R X')``: twice the damage of moving the parameter by ``x``."""
