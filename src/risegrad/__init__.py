@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from risegrad.attachment import Attachment, attach
     from risegrad.blocks import Blocks
     from risegrad.curvature.diagnosis import diagnose
+    from risegrad.curvature.memory.dreams import dreamed
     from risegrad.curvature.memory.memory import Memory
     from risegrad.curvature.memory.remembering import remember
     from risegrad.curvature.memory.retraction import retract
@@ -26,6 +27,7 @@ __all__ = [
     "ScaledFO",
     "attach",
     "diagnose",
+    "dreamed",
     "remember",
     "retract",
     "shape",
@@ -42,6 +44,7 @@ _HOMES = {
     "ScaledFO": "shapers",
     "attach": "attachment",
     "diagnose": "curvature.diagnosis",
+    "dreamed": "curvature.memory.dreams",
     "remember": "curvature.memory.remembering",
     "retract": "curvature.memory.retraction",
     "shape": "rule",

@@ -21,6 +21,8 @@ from curvature.memory.subjects import (
     with_lora,
 )
 from references import STANDARD_ERRORS, assert_close
+from risegrad.continual.language.lora import add_lora
+from risegrad.continual.vision.adapters import Adapter
 from risegrad.curvature.memory import gather
 from risegrad.curvature.memory.layers import all_layers
 from risegrad.curvature.memory.names import named_parameters, role_of
@@ -442,6 +444,34 @@ def test_modules_outside_the_model_keep_their_gradients():
     found = remember(adapters, vectors(), predict=lambda m, b: (head(m[0](b[0])), b[1]))
     assert list(found) == ["0"]
     assert head.weight.grad is None
+
+
+def test_adapters_of_the_vision_hosts():
+    adapter = Adapter(4, 2, 0.5, 0.3, generator()).double()
+    adapters = nn.ModuleList([adapter])
+    head = network()
+
+    def predict(m, batch):
+        return head(batch[0] + m[0](batch[0])), batch[1]
+
+    fresh = remember(adapters, vectors(), predict=predict)
+    assert set(fresh) == {"0.down", "0.up"}
+    assert fresh["0.down"].outputs.mean == 0  # nothing comes through an up of zeros
+    assert fresh["0.up"].outputs.mean > 0
+    nn.init.normal_(adapter.up.weight)
+    assert remember(adapters, vectors(), predict=predict)["0.down"].outputs.mean > 0
+
+
+def test_stacked_lora_of_the_language_hosts():
+    model = t5()
+    layers = add_lora(model, "t5", ("q",), 2, 6.0, 0.0)
+    for layer in layers.values():
+        layer.A.requires_grad_(True)
+        layer.B.requires_grad_(True)
+    found = remember(model.double(), texts())
+    assert set(found) == set(layers)
+    assert_same(found, remember(t5(), texts(), layers=["*.q"]))
+    assert len(found.sides(model)) == 2 * len(layers)
 
 
 def test_roles_of_all_parameters_of_a_peft_model():

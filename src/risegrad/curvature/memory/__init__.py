@@ -6,6 +6,7 @@ from risegrad.lazy import lookup
 
 if TYPE_CHECKING:
     from risegrad.curvature.memory.anchor import Anchor
+    from risegrad.curvature.memory.dreams import dreamed
     from risegrad.curvature.memory.factor import Factor
     from risegrad.curvature.memory.layer_memory import LayerMemory
     from risegrad.curvature.memory.memory import Memory
@@ -22,6 +23,7 @@ __all__ = [
     "LayerMemory",
     "Memory",
     "ParameterSides",
+    "dreamed",
     "remember",
     "retract",
 ]
@@ -34,6 +36,7 @@ _HOMES = {
     "LayerMemory": "layer_memory",
     "Memory": "memory",
     "ParameterSides": "sides",
+    "dreamed": "dreams",
     "remember": "remembering",
     "retract": "retraction",
 }
