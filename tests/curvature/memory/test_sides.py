@@ -110,7 +110,7 @@ def test_the_filter_is_that_of_both_sides(name):
         for side, turn in ((sides.left, False), (sides.right, True)):
             matrix = dense(side).double()
             eye = torch.eye(side.dim, dtype=torch.float64)
-            inverse = torch.linalg.inv(matrix / (matrix.trace() / side.dim) + 0.3 * eye)
+            inverse = torch.linalg.inv(matrix / side.mean + 0.3 * eye)
             expected = expected @ inverse if turn else inverse @ expected
         found = sides.filtered(move, 0.3)
         assert found.shape == move.shape
@@ -122,6 +122,38 @@ def test_all_that_is_trained_and_covered_has_sides():
         model, memory = subject(name)
         trained = [n for n, p in named_parameters(model).items() if p.requires_grad]
         assert sorted([*memory.sides(model), *memory.uncovered]) == sorted(trained), name
+
+
+def test_weight_and_bias_are_filtered_by_one_standard():
+    """As rows of one matrix ``[W b]`` with the factor ``diag(S, 1)``, over the mean of ``S``."""
+    model, memory = subject("linear")
+    sides = memory.sides(model)
+    weight, bias = (moves(f"0.{part}", memory, model) for part in ("weight", "bias"))
+    kept = memory["0"]
+    joint = torch.block_diag(dense(kept.inputs), torch.ones(1, 1).double()) / kept.inputs.mean
+    right = torch.linalg.inv(joint + 0.3 * torch.eye(5).double())
+    left = dense(kept.outputs) / kept.outputs.mean + 0.3 * torch.eye(5).double()
+    expected = torch.linalg.inv(left) @ torch.cat([weight, bias[:, None]], dim=1) @ right
+    assert_close(sides["0.weight"].filtered(weight, 0.3), expected[:, :4])
+    assert_close(sides["0.bias"].filtered(bias, 0.3), expected[:, 4])
+    assert {s.group for s in sides.values()} == {"0", "2"}
+
+
+def test_norms_too():
+    model, memory = subject("bert")
+    sides, name = memory.sides(model), "bert.encoder.layer.0.output.LayerNorm"
+    kept = memory[name]
+    for part, side in (("weight", kept.inputs), ("bias", kept.outputs)):
+        move = moves(f"{name}.{part}", memory, model)
+        one = 1 / (1 + 0.3)  # the input side
+        expected = move / (side.values / kept.inputs.mean + 0.3) * one
+        assert_close(sides[f"{name}.{part}"].filtered(move, 0.3), expected)
+        assert sides[f"{name}.{part}"].group == name
+
+
+def test_the_matrices_of_a_lora_are_groups_of_their_own():
+    model, memory = subject("lora")
+    assert all(sides.group == name for name, sides in memory.sides(model).items())
 
 
 def test_lora_has_small_factors_of_the_present_values():

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from risegrad.curvature.memory.layers import MAPS, sizes_of
-from risegrad.curvature.memory.side import Diagonal, Side
+from risegrad.curvature.memory.side import Side
 
 PARTS = {"norm": ("weight", "bias")} | dict.fromkeys(MAPS, ("inputs", "outputs"))
 """A map has the second moments S of its inputs and D of the gradients at its outputs, and its
@@ -118,8 +117,3 @@ class LayerMemory:
 
 def half_quadratic(side: Side, columns: Tensor) -> Tensor:
     return (columns.to(side.like) * side.product(columns)).sum() / 2
-
-
-def one() -> Diagonal:
-    """The input side of a bias: its input is always 1."""
-    return Diagonal(torch.ones(1))

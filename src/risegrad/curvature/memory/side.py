@@ -80,20 +80,28 @@ class Side:
 
 
 class Diagonal(Side):
-    """One number per coordinate: norms, and the tokens of an embedding."""
+    """One number per coordinate: norms, the tokens of an embedding, and the input 1 of a bias.
 
-    def __init__(self, values: Tensor) -> None:
+    ``measure``: the mean that filters divide by, if it is not its own. So a bias is measured by the
+    inputs of the weight beside it, and both are turned down by the same standard.
+    """
+
+    def __init__(self, values: Tensor, measure: float | None = None) -> None:
         if values.ndim != 1 or not len(values):
             raise ValueError(f"a diagonal must be a vector, got shape {tuple(values.shape)}")
         if not bool(values.isfinite().all()):
             raise FloatingPointError("a factor must be finite")
         if bool((values < 0).any()):
             raise ValueError(f"a diagonal must not be negative, got {float(values.min()):.3g}")
-        self.dim, self.values = len(values), values
+        self.dim, self.values, self.measure = len(values), values, measure
 
     @property
     def trace(self) -> float:
         return float(self.values.double().sum())
+
+    @property
+    def mean(self) -> float:
+        return self.trace / self.dim if self.measure is None else self.measure
 
     def filtered(self, x: Tensor, damping: float, power: float = -1.0) -> Tensor:
         rho, mean = check_damping(damping), self.mean
@@ -129,7 +137,7 @@ class Diagonal(Side):
         return Diagonal(self.values[torch.randperm(self.dim, generator=generator)])
 
     def to(self, device: torch.device | str | None, dtype: torch.dtype | None = None) -> Diagonal:
-        return Diagonal(self.values.to(device, dtype))
+        return Diagonal(self.values.to(device, dtype), self.measure)
 
     def tensors(self) -> dict[str, Tensor]:
         return {"diagonal": self.values}

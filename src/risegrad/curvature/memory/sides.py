@@ -16,19 +16,24 @@ import torch
 from torch import Tensor, nn
 
 from risegrad.blocks import listing
-from risegrad.curvature.memory.layer_memory import LayerMemory, one
+from risegrad.curvature.memory.layer_memory import LayerMemory
 from risegrad.curvature.memory.names import PAIR, Role, named_parameters, role_of
-from risegrad.curvature.memory.side import Side
+from risegrad.curvature.memory.side import Diagonal, Side
 
 Named = Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]
 
 
 @dataclass(frozen=True)
 class ParameterSides:
-    """The curvature ``right (x) left`` of one parameter; ``transposed`` if stored as (in, out)."""
+    """The curvature ``right (x) left`` of one parameter; ``transposed`` if stored as (in, out).
+
+    ``group``: parameters that are filtered by one standard and so have one norm to be matched: the
+    weight and the bias of a layer. LoRA's ``A`` and ``B`` are groups of their own.
+    """
 
     left: Side
     right: Side
+    group: str
     transposed: bool = False
 
     def matrix(self, x: Tensor) -> Tensor:
@@ -112,14 +117,16 @@ class Bound:
         return lambda: fixed
 
     def _whole(self, role: Role, layer: LayerMemory, device: torch.device) -> ParameterSides:
-        if "bias" in role.part or layer.kind == "norm":
-            part = "inputs" if role.part == "weight" else "outputs"
-            scale = self._scalings.get((role.layer, role.adapter), 1.0)
-            side = self._side(role.layer, part, device)
-            return ParameterSides(side.scaled(scale**2) if scale != 1 else side, one().to(device))
-        transposed = layer.kind in ("conv1d", "embedding")
-        left, right = (self._side(role.layer, part, device) for part in ("outputs", "inputs"))
-        return ParameterSides(left, right, transposed)
+        outputs, inputs = (self._side(role.layer, part, device) for part in ("outputs", "inputs"))
+        if layer.kind == "norm":
+            own = inputs if role.part == "weight" else Diagonal(_values(outputs), inputs.mean)
+            return ParameterSides(own, _one(1.0, own), role.layer)
+        if role.part == "weight":
+            transposed = layer.kind in ("conv1d", "embedding")
+            return ParameterSides(outputs, inputs, role.layer, transposed)
+        scale = self._scalings.get((role.layer, role.adapter), 1.0)
+        left = outputs if scale == 1 else outputs.scaled(scale**2)
+        return ParameterSides(left, _one(inputs.mean, left), role.layer)
 
     def _pair(self, name: str, role: Role, layer: LayerMemory, tensor: Tensor) -> Current | None:
         other = self._tensors.get(Role(role.layer, PAIR[1 - PAIR.index(role.part)], role.adapter))
@@ -133,9 +140,9 @@ class Bound:
         flat = tensor.flatten(1).shape
         if role.part == "lora_A":
             _check_shape(name, tensor.flatten(1), (flat[0], right.dim))
-            return lambda: ParameterSides(left.compressed(other.flatten(1) * scale), right)
+            return lambda: ParameterSides(left.compressed(other.flatten(1) * scale), right, name)
         _check_shape(name, tensor.flatten(1), (left.dim, flat[1]))
-        return lambda: ParameterSides(left, right.compressed(other.flatten(1).T * scale))
+        return lambda: ParameterSides(left, right.compressed(other.flatten(1).T * scale), name)
 
     def _side(self, layer: str, part: str, device: torch.device) -> Side:
         key = (layer, part, device)
@@ -160,6 +167,15 @@ def scalings(model: nn.Module) -> dict[tuple[str, str], float]:
             layer = role_of(f"{name}.weight").layer
             found |= {(layer, adapter): float(scale) for adapter, scale in known.items()}
     return found
+
+
+def _one(measure: float, beside: Side) -> Side:
+    """The input of a bias, which is always 1, beside inputs with this mean."""
+    return Diagonal(beside.like.new_ones(1), measure)
+
+
+def _values(side: Side) -> Tensor:
+    return side.tensors()["diagonal"]
 
 
 def _check_shape(name: str, tensor: Tensor, wanted: tuple[int, ...]) -> None:
