@@ -8,8 +8,8 @@ from risegrad.checks import check_positive_int
 
 BYTES = 64 * 2**20
 """What a memory may take: tens of megabytes, also for a model of billions of parameters."""
-MOST, LEAST = 32, 4
-"""Eigenpairs of each factor: more brought nothing in trials; fewer protect too little."""
+MOST, LEAST = 64, 4
+"""Eigenpairs of each factor: more make every step slower, fewer hardly protect."""
 NUMBER = 4
 """Bytes of a float32."""
 
