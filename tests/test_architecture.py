@@ -90,7 +90,7 @@ def test_importing_the_package_is_quick():
 
 
 def test_public_names():
-    assert len(risegrad.__all__) <= 12
+    assert len(risegrad.__all__) <= 14
     assert set(risegrad.__all__) == set(risegrad._HOMES)
     for name in risegrad.__all__:
         assert getattr(risegrad, name).__name__ == name

@@ -8,6 +8,10 @@ if TYPE_CHECKING:
     from risegrad.attachment import Attachment, attach
     from risegrad.blocks import Blocks
     from risegrad.curvature.diagnosis import diagnose
+    from risegrad.curvature.memory.dreams import dreamed
+    from risegrad.curvature.memory.memory import Memory
+    from risegrad.curvature.memory.remembering import remember
+    from risegrad.curvature.memory.retraction import retract
     from risegrad.rule import shape
     from risegrad.shapers import CovarianceNoise, IsotropicNoise, Rise, ScaledFO
 
@@ -18,10 +22,14 @@ __all__ = [
     "Blocks",
     "CovarianceNoise",
     "IsotropicNoise",
+    "Memory",
     "Rise",
     "ScaledFO",
     "attach",
     "diagnose",
+    "dreamed",
+    "remember",
+    "retract",
     "shape",
 ]
 
@@ -31,10 +39,14 @@ _HOMES = {
     "Blocks": "blocks",
     "CovarianceNoise": "shapers",
     "IsotropicNoise": "shapers",
+    "Memory": "curvature.memory.memory",
     "Rise": "shapers",
     "ScaledFO": "shapers",
     "attach": "attachment",
     "diagnose": "curvature.diagnosis",
+    "dreamed": "curvature.memory.dreams",
+    "remember": "curvature.memory.remembering",
+    "retract": "curvature.memory.retraction",
     "shape": "rule",
 }
 

@@ -92,9 +92,14 @@ def _from_pair(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
 
 def _from_labels(model: nn.Module, batch: Mapping[str, Any], loss: nn.Module) -> Predict:
     """Labels that stand beside their logits or, in a causal model, one place after."""
-    options = _options(model)
+    options, shift = options_of(model), label_shift(model, batch, loss)
+    return lambda m, b: _counted(m(**b, **options).logits, b["labels"], shift)
+
+
+def label_shift(model: nn.Module, batch: Mapping[str, Any], loss: nn.Module) -> int:
+    """How many places after its logits a label stands, by the model's own loss."""
     with torch.no_grad():
-        found = model(**batch, **options)
+        found = model(**batch, **options_of(model))
     own = None if found.loss is None else found.loss.item()
     values = []
     for shift in (0, 1):
@@ -103,9 +108,7 @@ def _from_labels(model: nn.Module, batch: Mapping[str, Any], loss: nn.Module) ->
         prediction, target = _counted(found.logits, batch["labels"], shift)
         value = loss(prediction, target).mean().item()
         if own is None or abs(value - own) <= 1e-3 * max(1.0, abs(own)):
-            return lambda m, b, shift=shift: _counted(  # type: ignore[misc]
-                m(**b, **options).logits, b["labels"], shift
-            )
+            return shift
         values.append(value)
     shown = " or ".join(f"{value:.4g}" for value in values)
     raise ValueError(
@@ -127,7 +130,7 @@ def _counted(logits: Tensor, labels: Tensor, shift: int) -> tuple[Tensor, Tensor
     return logits[counts], labels[counts]
 
 
-def _options(model: nn.Module) -> dict[str, Any]:
+def options_of(model: nn.Module) -> dict[str, Any]:
     """A generation cache is of no use here and cannot be differentiated through."""
     unwrap: Any = getattr(model, "get_base_model", lambda: model)
     base = unwrap()

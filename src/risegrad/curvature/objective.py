@@ -146,17 +146,23 @@ class Objective:
 
 
 @contextmanager
-def measuring(model: nn.Module) -> Iterator[None]:
-    """Eval mode, and attention and norms that can be differentiated twice; flags come back."""
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Eval mode; the flags come back."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
-        # Fused attention has no forward-mode derivative; the plain form is made of parts that do.
-        with sdpa_kernel(SDPBackend.MATH), PlainNorms():
-            yield
+        yield
     finally:
         for module in training:
             module.training = True
+
+
+@contextmanager
+def measuring(model: nn.Module) -> Iterator[None]:
+    """Eval mode, and attention and norms that can be differentiated twice."""
+    # Fused attention has no forward-mode derivative; the plain form is made of parts that do.
+    with evaluating(model), sdpa_kernel(SDPBackend.MATH), PlainNorms():
+        yield
 
 
 def check_loss(loss: Loss | None) -> nn.Module:

@@ -1,0 +1,44 @@
+"""The curvature of what must be kept, in a form that steps, penalties and retraction can use."""
+
+from typing import TYPE_CHECKING
+
+from risegrad.lazy import lookup
+
+if TYPE_CHECKING:
+    from risegrad.curvature.memory.anchor import Anchor
+    from risegrad.curvature.memory.dreams import dreamed
+    from risegrad.curvature.memory.factor import Factor
+    from risegrad.curvature.memory.layer_memory import LayerMemory
+    from risegrad.curvature.memory.memory import Memory
+    from risegrad.curvature.memory.remembering import remember
+    from risegrad.curvature.memory.retraction import retract
+    from risegrad.curvature.memory.side import Diagonal
+    from risegrad.curvature.memory.sides import Bound, ParameterSides
+
+__all__ = [
+    "Anchor",
+    "Bound",
+    "Diagonal",
+    "Factor",
+    "LayerMemory",
+    "Memory",
+    "ParameterSides",
+    "dreamed",
+    "remember",
+    "retract",
+]
+
+_HOMES = {
+    "Anchor": "anchor",
+    "Bound": "sides",
+    "Diagonal": "side",
+    "Factor": "factor",
+    "LayerMemory": "layer_memory",
+    "Memory": "memory",
+    "ParameterSides": "sides",
+    "dreamed": "dreams",
+    "remember": "remembering",
+    "retract": "retraction",
+}
+
+__getattr__ = lookup(__name__, _HOMES)

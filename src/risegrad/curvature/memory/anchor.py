@@ -1,0 +1,136 @@
+"""Where a penalty pulls to: the trained parameters of the remembered layers at one moment.
+
+It holds what is trained and nothing else, because the rest cannot move: the pairs of a LoRA
+(``r (in + out)`` numbers a layer), or whole weights in full fine-tuning. A memory does not hold it,
+or a memory of a few megabytes would be as large as the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from risegrad.curvature.memory.layer_memory import LayerMemory
+from risegrad.curvature.memory.names import Role, named_parameters, role_of
+from risegrad.curvature.memory.sides import scalings
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """Values by parameter name."""
+
+    values: Mapping[str, Tensor]
+
+    @property
+    def bytes(self) -> int:
+        return sum(value.numel() * value.element_size() for value in self.values.values())
+
+
+def anchor_of(memory: Mapping[str, LayerMemory], model: nn.Module) -> Anchor:
+    values = {
+        name: tensor.detach().clone()
+        for name, tensor in named_parameters(model).items()
+        if tensor.requires_grad and role_of(name).layer in memory
+    }
+    if not values:
+        raise ValueError("the memory covers no trained parameter of the model: nothing to anchor")
+    return Anchor(values)
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A parameter now and at the anchor; None if the anchor does not know it."""
+
+    name: str
+    now: Tensor
+    then: Tensor | None
+
+
+def moved_parameters(
+    memory: Mapping[str, LayerMemory], model: nn.Module, anchor: Anchor
+) -> dict[str, dict[Role, Moved]]:
+    """By layer and role: what may have moved, and the partners of LoRA matrices that may."""
+    found: dict[str, dict[Role, Moved]] = {}
+    for name, tensor in named_parameters(model).items():
+        role, then = role_of(name), anchor.values.get(name)
+        pair = role.part in ("lora_A", "lora_B")
+        if role.layer not in memory or not (tensor.requires_grad or pair or then is not None):
+            continue
+        if then is not None and then.shape != tensor.shape:
+            raise ValueError(
+                f"the anchor is not one of this model: {name} has shape {tuple(tensor.shape)}, "
+                f"the anchor {tuple(then.shape)}"
+            )
+        found.setdefault(role.layer, {})[role] = Moved(name, tensor, then)
+    if not found:
+        raise ValueError("the memory covers no trained parameter of the model")
+    return found
+
+
+def change_of(moved: Moved) -> Tensor:
+    if moved.then is None:
+        raise ValueError(
+            f"the anchor does not hold {moved.name}, which is trained: make it by "
+            "memory.anchor(model) before the training"
+        )
+    return moved.now - moved.then.to(moved.now)
+
+
+def pair_change(
+    parts: Mapping[Role, Moved], down: Role, scale: float
+) -> tuple[Tensor, Tensor] | None:
+    """``up`` and ``down`` with ``dW = up @ down`` of one LoRA; without an anchor, from zero."""
+    up = parts.get(Role(down.layer, "lora_B", down.adapter))
+    if up is None:
+        return None
+    a, b = parts[down], up
+    ups, downs = [b.now.flatten(1) * scale], [a.now.flatten(1)]
+    if a.then is not None or b.then is not None:
+        then_a, then_b = (m.now.detach() if m.then is None else m.then.to(m.now) for m in (a, b))
+        ups.append(then_b.flatten(1) * -scale)
+        downs.append(then_a.flatten(1))
+    return torch.cat(ups, dim=1), torch.cat(downs)
+
+
+def layer_damages(
+    memory: Mapping[str, LayerMemory], model: nn.Module, anchor: Anchor
+) -> dict[str, Tensor]:
+    """``tr(D dW S dW')/2`` of each layer since the anchor, and of its bias."""
+    scale = scalings(model)
+    found = {}
+    for name, parts in moved_parameters(memory, model, anchor).items():
+        pairs = [
+            pair
+            for role in parts
+            if role.part == "lora_A"
+            and (pair := pair_change(parts, role, scale.get((name, role.adapter), 1.0)))
+        ]
+        biases = [
+            change_of(moved) * scale.get((name, role.adapter), 1.0)
+            for role, moved in parts.items()
+            if role.part in ("bias", "lora_B.bias")
+        ]
+        found[name] = _layer_damage(memory[name], parts.get(Role(name, "weight")), pairs, biases)
+    return found
+
+
+def _layer_damage(
+    layer: LayerMemory,
+    weight: Moved | None,
+    pairs: list[tuple[Tensor, Tensor]],
+    biases: list[Tensor],
+) -> Tensor:
+    total = layer.outputs.like.new_zeros(())
+    if weight is not None:
+        change = change_of(weight)
+        for up, down in pairs:
+            dense = up @ down
+            change = change + (dense.T if layer.kind == "conv1d" else dense).reshape(change.shape)
+        total = total + layer.damage(change)
+    elif pairs:
+        ups, downs = zip(*pairs, strict=True)
+        total = total + layer.pair_damage(torch.cat(ups, dim=1), torch.cat(downs))
+    return total + layer.bias_damage(torch.stack(biases).sum(0)) if biases else total

@@ -1,0 +1,211 @@
+"""A factor in full, or its top eigenpairs and one number for all other directions.
+
+``U diag(w) U' + r (I - U U')``, with ``r`` such that the trace is kept: ``k d`` numbers instead of
+``d^2``, and ``k d`` multiplications for each column that is filtered.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from risegrad.checks import check_positive_int
+from risegrad.curvature.memory.side import Side, check_damping, named
+
+NEGATIVE = 1e-4
+"""Eigenvalues below minus this share of the largest are no rounding."""
+
+
+class Eigen(NamedTuple):
+    """Orthonormal columns, their eigenvalues, and the eigenvalue of all directions off them."""
+
+    vectors: Tensor
+    values: Tensor
+    rest: Tensor
+
+
+class Factor(Side):
+    """A full matrix, or top eigenpairs and one number for the rest."""
+
+    def __init__(self, matrix: Tensor, *, checked: bool = False) -> None:
+        if not checked:
+            _check_matrix(matrix)
+        self.dim = len(matrix)
+        self.matrix: Tensor | None = matrix
+        self._eigen: Eigen | None = None
+        self._filter: tuple[tuple[float, float], float, Tensor] | None = None
+
+    @classmethod
+    def of_eigenpairs(cls, vectors: Tensor, values: Tensor, rest: Tensor | float) -> Factor:
+        """``U diag(values) U' + rest (I - U U')`` from orthonormal columns ``U``."""
+        found = cls.__new__(cls)
+        found.dim, found.matrix, found._filter = len(vectors), None, None
+        found._eigen = Eigen(
+            vectors, values, torch.as_tensor(rest, dtype=values.dtype, device=values.device)
+        )
+        if not all(bool(part.isfinite().all()) for part in found._eigen):
+            raise FloatingPointError("a factor must be finite")
+        return found
+
+    @property
+    def rank(self) -> int | None:
+        """Eigenpairs that are kept; None for a full matrix."""
+        return None if self.matrix is not None else len(self.eigen.values)
+
+    @property
+    def eigen(self) -> Eigen:
+        """The eigenpairs, largest first; computed once."""
+        if self._eigen is None:
+            assert self.matrix is not None
+            self._eigen = _eigen(self.matrix)
+        return self._eigen
+
+    @cached_property
+    def trace(self) -> float:
+        if self.matrix is not None:
+            return float(self.matrix.diagonal().double().sum())
+        values, rest = self.eigen.values.double(), self.eigen.rest.double()
+        return float(values.sum() + (self.dim - len(values)) * rest)
+
+    def filtered(self, x: Tensor, damping: float, power: float = -1.0) -> Tensor:
+        rho, wide = check_damping(damping), x.to(self.like)
+        if self.mean == 0:
+            return x * float(rho**power)
+        if self.matrix is not None:
+            return (self._whole_filter(rho, power) @ wide).to(x)
+        off, gains = self._low_filter(rho, power)
+        vectors = self.eigen.vectors
+        return torch.addmm(wide, vectors, gains[:, None] * (vectors.T @ wide), beta=off).to(x)
+
+    def filtered_right(self, x: Tensor, damping: float, power: float = -1.0) -> Tensor:
+        # Not by transposing twice: for whole weights the copies would cost as much as the filter.
+        rho, wide = check_damping(damping), x.to(self.like)
+        if self.mean == 0:
+            return x * float(rho**power)
+        if self.matrix is not None:
+            return (wide @ self._whole_filter(rho, power)).to(x)
+        off, gains = self._low_filter(rho, power)
+        vectors = self.eigen.vectors
+        return torch.addmm(wide, (wide @ vectors) * gains, vectors.T, beta=off).to(x)
+
+    def _whole_filter(self, rho: float, power: float) -> Tensor:
+        """The filter of a full factor; the last is kept, since every step asks for it."""
+        if self._filter is None or self._filter[0] != (rho, power):
+            vectors, values, _ = self.eigen
+            gains = (values / self.mean + rho) ** power
+            self._filter = ((rho, power), 0.0, (vectors * gains) @ vectors.T)
+        return self._filter[2]
+
+    def _low_filter(self, rho: float, power: float) -> tuple[float, Tensor]:
+        """``off (I - U U') + U (off + gains) U'``: off the eigenvectors, and what they add."""
+        if self._filter is None or self._filter[0] != (rho, power):
+            _, values, rest = self.eigen
+            off = float((rest.double() / self.mean + rho) ** power)
+            self._filter = ((rho, power), off, (values / self.mean + rho) ** power - off)
+        return self._filter[1], self._filter[2]
+
+    def product(self, x: Tensor) -> Tensor:
+        wide = x.to(self.like)
+        if self.matrix is not None:
+            return self.matrix @ wide
+        vectors, values, rest = self.eigen
+        return rest * wide + vectors @ ((values - rest)[:, None] * (vectors.T @ wide))
+
+    def compressed(self, b: Tensor) -> Factor:
+        b = b.to(self.like)
+        return Factor(b.T @ self.product(b), checked=True)
+
+    def effective_dimension(self, damping: float) -> float:
+        rho, mean = check_damping(damping), self.mean
+        if mean == 0:
+            return 0.0
+        values, rest = self.eigen.values.double() / mean, self.eigen.rest.double() / mean
+        off = (self.dim - len(values)) * rest / (rest + rho)
+        return float((values / (values + rho)).sum() + off)
+
+    def plus(self, other: Side, weight: float = 1.0) -> Factor:
+        """``F + weight G``, exactly: eigenpairs of both span where the sum is not one number."""
+        if not isinstance(other, Factor) or other.dim != self.dim:
+            raise ValueError(f"a factor of size {self.dim} cannot add {named(other)}")
+        many = (self.rank or self.dim) + (other.rank or self.dim)
+        if self.matrix is not None or other.matrix is not None or many >= self.dim:
+            return Factor(self.dense() + weight * other.dense().to(self.like), checked=True)
+        (u, w, r), (v, s, q) = self.eigen, other.scaled(weight).to(self.like.device).eigen
+        basis = torch.linalg.qr(torch.cat([u, v.to(u)], dim=1).double()).Q
+        small = (basis.T @ u.double() * (w - r)) @ (u.T.double() @ basis)
+        small = small + (basis.T @ v.double() * (s - q)) @ (v.T.double() @ basis)
+        inner = _eigen(small)
+        rest = r.double() + q.double()
+        return Factor.of_eigenpairs(
+            (basis @ inner.vectors).to(u), (inner.values + rest).to(u), rest.to(u)
+        )
+
+    def scaled(self, by: float) -> Factor:
+        if self.matrix is not None:
+            return Factor(self.matrix * by, checked=True)
+        return Factor.of_eigenpairs(
+            self.eigen.vectors, self.eigen.values * by, self.eigen.rest * by
+        )
+
+    def truncated(self, rank: int) -> Factor:
+        """The top ``rank`` eigenpairs, and one number that keeps the trace."""
+        check_positive_int("rank", rank)
+        if rank >= (self.rank or self.dim):
+            return self
+        vectors, values, _ = self.eigen
+        left = self.trace - float(values[:rank].double().sum())
+        # A copy: a view would keep all vectors in memory.
+        top = vectors[:, :rank].clone()
+        return Factor.of_eigenpairs(top, values[:rank].clone(), max(left, 0) / (self.dim - rank))
+
+    def dense(self) -> Tensor:
+        """The matrix written out."""
+        if self.matrix is not None:
+            return self.matrix
+        return self.product(torch.eye(self.dim).to(self.like))
+
+    def rotated(self, generator: torch.Generator) -> Factor:
+        _, values, rest = self.eigen
+        drawn = torch.randn(self.dim, len(values), generator=generator, dtype=torch.float64)
+        turned = torch.linalg.qr(drawn).Q.to(values)
+        if self.matrix is None:
+            return Factor.of_eigenpairs(turned, values, rest)
+        return Factor((turned * values) @ turned.T, checked=True)
+
+    def to(self, device: torch.device | str | None, dtype: torch.dtype | None = None) -> Factor:
+        if self.matrix is None:
+            return Factor.of_eigenpairs(*(part.to(device, dtype) for part in self.eigen))
+        moved = self.matrix.to(device, dtype)
+        return self if moved is self.matrix else Factor(moved, checked=True)
+
+    def tensors(self) -> dict[str, Tensor]:
+        if self.matrix is not None:
+            return {"matrix": self.matrix}
+        return {"vectors": self.eigen.vectors, "values": self.eigen.values, "rest": self.eigen.rest}
+
+
+def _check_matrix(matrix: Tensor) -> None:
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not len(matrix):
+        raise ValueError(f"a factor must be a square matrix, got shape {tuple(matrix.shape)}")
+    if not matrix.is_floating_point():
+        raise TypeError(f"a factor must have floating-point numbers, got {matrix.dtype}")
+    if not bool(matrix.isfinite().all()):
+        raise FloatingPointError("a factor must be finite")
+    if float((matrix - matrix.T).abs().max()) > 1e-4 * float(matrix.abs().max()):
+        raise ValueError("a factor must be symmetric")
+    if bool((matrix.diagonal() < 0).any()):
+        raise ValueError("a factor must not have a negative diagonal")
+
+
+def _eigen(matrix: Tensor) -> Eigen:
+    values, vectors = torch.linalg.eigh((matrix + matrix.T) / 2)
+    values, vectors = values.flip(0), vectors.flip(1)
+    if float(values[-1]) < -NEGATIVE * float(values[0].abs()):
+        raise ValueError(
+            f"a factor must have no negative eigenvalue, got {float(values[-1]):.3g} beside "
+            f"{float(values[0]):.3g}"
+        )
+    return Eigen(vectors, values.clamp(min=0), values.new_zeros(()))

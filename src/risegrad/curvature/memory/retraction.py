@@ -1,0 +1,109 @@
+"""How much of a finished fine-tuning to keep, so that what was known suffers less.
+
+Along the change ``dW`` of a layer, keeping the share ``a`` of it costs ``a^2 h`` of the old, with
+``h = tr(D dW S dW')/2``, and ``(1 - a)^2 c`` of the new, whose loss is taken to have its minimum at
+the end of the training. The best share is ``c / (c + strength h)``. One share for the whole model,
+from the sums of ``c`` and ``h``, is the interpolation of weights that people know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from risegrad.checks import check_choice, check_number
+from risegrad.curvature.memory.anchor import Anchor, Moved, layer_damages, moved_parameters
+from risegrad.curvature.memory.memory import Memory
+from risegrad.curvature.memory.names import Role, named_parameters
+from risegrad.curvature.memory.side import Diagonal
+from risegrad.naming import plain_name
+
+
+@torch.no_grad()
+def retract(
+    model: nn.Module,
+    before: Anchor | Mapping[str, Tensor],
+    memory: Memory,
+    *,
+    strength: float = 1.0,
+    new: Memory | None = None,
+    per: str = "layer",
+) -> dict[str, float]:
+    """Go part of the way back, in place; the share of each layer's change that is kept.
+
+    ``before``: ``memory.anchor(model)`` or the model's ``state_dict()`` (copied) from before the
+    training. ``new``: a memory of the new task, which says what each layer's change is worth to it;
+    without, a change is worth what it would cost the old if that had no preferred directions.
+    A LoRA takes the nearest weight of its rank. Layers that the memory does not know stay.
+    """
+    check_choice("per", per, ("layer", "model"))
+    weight = check_number("strength", strength, at_least=0)
+    anchor = _anchor(model, before)
+    cost = _numbers(layer_damages(memory, model, anchor))
+    worth = _numbers(layer_damages(_flat(memory) if new is None else new, model, anchor))
+    if missing := [name for name in cost if name not in worth]:
+        raise ValueError(f"the memory of the new task does not know layer {missing[0]!r}")
+    if per == "model":
+        cost = dict.fromkeys(cost, sum(cost.values()))
+        worth = dict.fromkeys(cost, sum(worth[name] for name in cost))
+    shares = {name: _share(worth[name], weight * cost[name]) for name in cost}
+    for name, parts in moved_parameters(memory, model, anchor).items():
+        _apply(parts, shares[name])
+    return shares
+
+
+def _share(worth: float, cost: float) -> float:
+    """All of a change that costs nothing."""
+    return worth / (worth + cost) if cost > 0 else 1.0
+
+
+def _flat(memory: Memory) -> Memory:
+    """The same mean curvature, with no direction preferred."""
+    return memory.changed(
+        lambda _layer, _part, side: Diagonal(torch.full((side.dim,), side.mean).to(side.like))
+    )
+
+
+def _numbers(damages: Mapping[str, Tensor]) -> dict[str, float]:
+    return {name: float(value) for name, value in damages.items()}
+
+
+def _anchor(model: nn.Module, before: Anchor | Mapping[str, Tensor]) -> Anchor:
+    if isinstance(before, Anchor):
+        return before
+    known = {plain_name(name): value for name, value in before.items()}
+    named = named_parameters(model)
+    return Anchor(
+        {name: known[name] for name, p in named.items() if p.requires_grad and name in known}
+    )
+
+
+def _apply(parts: Mapping[Role, Moved], share: float) -> None:
+    for role, moved in parts.items():
+        if role.part == "lora_A":
+            up = parts.get(Role(role.layer, "lora_B", role.adapter))
+            if up is not None:
+                _retract_pair(moved, up, share)
+        elif role.part != "lora_B" and moved.then is not None:
+            moved.now.lerp_(moved.then.to(moved.now), 1 - share)
+
+
+def _retract_pair(down: Moved, up: Moved, share: float) -> None:
+    """``share BA + (1 - share) B0 A0``, or the nearest of the same rank."""
+    then_b = up.now if up.then is None else up.then.to(up.now)
+    if up.then is None or not bool(then_b.any()):
+        if down.now.requires_grad or up.now.requires_grad:
+            up.now.mul_(share)
+        return
+    then_a = down.now if down.then is None else down.then.to(down.now)
+    a, b = down.now.flatten(1).double(), up.now.flatten(1).double()
+    ups = torch.cat([share * b, (1 - share) * then_b.flatten(1).double()], dim=1)
+    downs = torch.cat([a, then_a.flatten(1).double()])
+    left, right = torch.linalg.qr(ups), torch.linalg.qr(downs.T)
+    u, s, v = torch.linalg.svd(left.R @ right.R.T)
+    rank = len(a)
+    root = s[:rank].sqrt()
+    up.now.copy_((left.Q @ u[:, :rank] * root).reshape(up.now.shape))
+    down.now.copy_((root[:, None] * (v[:rank] @ right.Q.T)).reshape(down.now.shape))
