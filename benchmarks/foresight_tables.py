@@ -68,7 +68,7 @@ def diagnosis_table(name: str) -> str:
 
 RULES = (
     ("FO", "fo", "fo"),
-    ("mean-matched FO", "mean_matched", "mean_matched"),
+    ("scaled FO", "scaled_fo", "scaled_fo"),
     ("RISE", "rise", "rise"),
     ("covariance noise", "covariance_noise", "rise"),
 )

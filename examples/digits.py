@@ -1,7 +1,7 @@
 """Learn new digits without losing the old ones: RISE, plain SGD and the controls side by side.
 
 A small network learns the digits 0-4 of scikit-learn's images. Then it learns 5-9 with plain SGD
-(FO), with a mean-matched smaller step, with RISE, and with Gaussian noise of RISE's covariance,
+(FO), with its scaled mean alone (scaled FO), with RISE, and with Gaussian noise of RISE's covariance,
 each over a sweep of learning rates. The table shows what was learned against what was lost: a rule
 is better only where it forgets less at the same accuracy on the new digits.
 
@@ -27,14 +27,14 @@ from risegrad.shapers import Shaper
 
 RULES: dict[str, type[Shaper] | None] = {
     "FO (plain SGD)": None,
-    "mean-matched FO": risegrad.ScaledFO,
+    "scaled FO": risegrad.ScaledFO,
     "covariance noise": risegrad.CovarianceNoise,
     "RISE": risegrad.Rise,
 }
 # Norm matching leaves 3 % of the mean in the largest tensor here, so the rules need other rates.
 LEARNING_RATES: dict[str, tuple[float, ...]] = {
     "FO (plain SGD)": (0.01, 0.03, 0.1, 0.3),
-    "mean-matched FO": (0.3, 1.0, 3.0, 10.0),
+    "scaled FO": (0.3, 1.0, 3.0, 10.0),
     "covariance noise": (0.03, 0.1, 0.3, 1.0),
     "RISE": (0.03, 0.1, 0.3, 1.0),
 }

@@ -103,7 +103,7 @@ class Rise(Shaper):
 @final
 @dataclass(frozen=True)
 class ScaledFO(Shaper):
-    """Mean-matched control: ``g -> a g``, RISE's mean and nothing random.
+    """``g -> a g``: RISE's mean and nothing random.
 
     In front of Adam this is plain Adam, which ignores the scale of its gradients: there, attach it
     with ``on="update"``.

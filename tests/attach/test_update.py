@@ -40,7 +40,7 @@ def test_weight_decay_is_part_of_what_is_shaped(name: str) -> None:
 
 
 def test_scaled_adam_is_adam_with_a_smaller_displacement() -> None:
-    """Where the mean-matched control means something: in front of Adam it would do nothing."""
+    """Where scaled FO means something: in front of Adam it would do nothing."""
     scaled, plain = start(Subject("Adam")), start(Subject("Adam"))
     scaled.attach(ScaledFO(q=5), "update")
     for _ in range(4):

@@ -18,15 +18,15 @@ from risegrad.settings import Unused
 UNUSED = [
     ({"name": "rise", "mean": "exact"},
      "rule.mean is not used by rule 'rise' but by isotropic-noise, covariance-noise; got 'exact'"),
-    ({"name": "mean-matched", "mean": "scaled"}, "rule.mean is not used by rule 'mean-matched'"),
+    ({"name": "scaled-fo", "mean": "scaled"}, "rule.mean is not used by rule 'scaled-fo'"),
     ({"name": "zo", "on": "update"},
-     "rule.on is not used by rule 'zo' but by rise, mean-matched, isotropic-noise, covariance-"),
+     "rule.on is not used by rule 'zo' but by rise, scaled-fo, isotropic-noise, covariance-"),
     ({"name": "zo", "chunk": 64}, "rule.chunk is not used by rule 'zo' but by rise"),
     ({"name": "zo", "only": ["adapter.*"]}, "rule.only is not used by rule 'zo'"),
     ({"name": "rise", "epsilon": 0.1}, "rule.epsilon is not used by rule 'rise' but by zo; got"),
     ({"name": "rise", "norm_matched": True}, "rule.norm_matched is not used by rule 'rise'"),
     ({"name": "fo", "blocks": "whole", "variant": "sign"},
-     "rule.blocks is not used by rule 'fo' but by rise, mean-matched, isotropic-noise, "
+     "rule.blocks is not used by rule 'fo' but by rise, scaled-fo, isotropic-noise, "
      "covariance-noise; got 'whole'; rule.variant is not used by rule 'fo' but by zo; got 'sign'"),
 ]  # fmt: skip
 

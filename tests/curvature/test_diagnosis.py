@@ -40,9 +40,9 @@ def test_formulas_are_those_of_the_theory(kind):
     h, g, _, found = exact_numbers(kind)
     moments = theory.blockwise_moments(h, g, SIZES, QUERIES, ETA)
     gap = theory.blockwise_gap_parts(h, g, SIZES, QUERIES, ETA)
-    control = theory.mean_matched_direction(g, SIZES, QUERIES)
+    control = theory.scaled_fo_direction(g, SIZES, QUERIES)
     assert_close(found["damage.fo"], theory.fo_damage(h, g, ETA))
-    assert_close(found["damage.mean_matched"], theory.fo_damage(h, control, ETA))
+    assert_close(found["damage.scaled_fo"], theory.fo_damage(h, control, ETA))
     assert_close(found["damage.rise"], moments.mean)
     assert_close(found["damage.rise_std"], moments.std)
     assert_close(found["gap.total"], gap.total)
@@ -106,7 +106,7 @@ def test_covariance_noise_has_the_mean_and_its_own_deviation():
     torch.manual_seed(2)
     covariances = theory.blockwise_covariances(g, SIZES, QUERIES)
     roots = torch.block_diag(*(torch.linalg.cholesky(c) for c in covariances))
-    x = theory.mean_matched_direction(g, SIZES, QUERIES)
+    x = theory.scaled_fo_direction(g, SIZES, QUERIES)
     x = x + torch.randn(40_000, D, dtype=torch.float64) @ roots.mT
     damage = ETA**2 / 2 * ((x @ h) * x).sum(1)
     assert standard_scores(damage, found["damage.rise"]) < STANDARD_ERRORS
@@ -166,7 +166,7 @@ def test_a_network_against_its_dense_curvature(found, dense):
         estimate = getattr(t, name)
         close = pytest.approx(value.item(), rel=1e-10, abs=STANDARD_ERRORS * estimate.error)
         assert estimate.value == close, name
-    assert t.fo.error == t.mean_matched.error == 0
+    assert t.fo.error == t.scaled_fo.error == 0
     scores = theory.shaping_scores(h, g, sizes, 3, ETA)
     couplings = theory.coupling_scores(h, sizes)
     flat = theory.flat_signal_scores(h, g, sizes, found.damping)
@@ -262,7 +262,7 @@ def test_a_quadratic_network_changes_as_predicted():
     t = found.totals
     assert t.change_fo.value == pytest.approx(change(g), rel=1e-9)
     mean = where.spread(where.numbers("mean_factor")) * g
-    assert t.change_mean_matched.value == pytest.approx(change(mean), rel=1e-9)
+    assert t.change_scaled_fo.value == pytest.approx(change(mean), rel=1e-9)
     true = torch.tensor([change(rise_draw(where, g, seed)) for seed in range(1000)])
     error = true.std() / len(true) ** 0.5 + t.change_rise.error
     assert abs(true.mean() - t.change_rise.value) < STANDARD_ERRORS * error

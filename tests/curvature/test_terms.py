@@ -125,7 +125,7 @@ def test_exact_sources_have_no_error():
     formula = partial(evaluate, c=Calibration.of(space()), eta=1.0)
     _, errors = jackknife(formula, [gradient, probes])
     assert errors["damage.fo"] == 0
-    assert errors["damage.mean_matched"] == 0
+    assert errors["damage.scaled_fo"] == 0
     assert errors["damage.rise"] > 0
     with pytest.raises(IndexError, match="exact terms have no draw 0"):
         gradient.without(0)

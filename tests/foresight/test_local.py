@@ -164,7 +164,7 @@ def test_rules_have_their_moments(rule):
     where, g = subject.space, subject.gradient()
     draws = torch.stack([direction(rule, where, g, seed) for seed in range(800)])
     mean = g if rule == "FO" else where.spread(where.numbers("mean_factor")) * g
-    if rule in ("FO", "mean-matched FO"):
+    if rule in ("FO", "scaled FO"):
         assert_close(draws[0], mean)
         return
     error = draws.std(0) / len(draws) ** 0.5

@@ -86,13 +86,13 @@ def test_data_that_change_under_a_run_leave_no_record(
 ) -> None:
     data, out = data_in(tmp_path / "a", "one"), tmp_path / "out"
     (cell,) = cells_of(write(ONE), f"stream.data={data}")
-    perform = executing._perform
+    perform = executing.perform
 
     def changing(*given: Any) -> dict[str, Any]:
         data.write_text("two")
         return perform(*given)
 
-    monkeypatch.setattr(executing, "_perform", changing)
+    monkeypatch.setattr(executing, "perform", changing)
     outcome, message = run_here(cell, out)
     assert outcome == FAILED
     assert "was changed after it was planned: stream.data (data.npz 7692c3ad3540, now" in message
@@ -318,13 +318,13 @@ def test_a_revision_that_becomes_known_repeats_nothing_and_another_does(
     monkeypatch.setattr(fake_workload.Config, "reads", lambda self: reads)
     path = write(ONE)
     (unknown,) = cells_of(path)
-    perform = executing._perform
+    perform = executing.perform
 
     def fetching(*given: Any) -> dict[str, Any]:
         fetch(cache, "a" * 40)
         return perform(*given)
 
-    monkeypatch.setattr(executing, "_perform", fetching)
+    monkeypatch.setattr(executing, "perform", fetching)
     assert run_here(unknown, out) == (DONE, "")
     (known,) = placed(cells_of(path), out)
     assert known.id != unknown.id
@@ -366,8 +366,13 @@ def test_no_path_of_this_machine_in_a_record(
     data = data_in(tmp_path / "my data", "x")
     (cell,) = cells_of(write(ONE), f"stream.data={data}")
     told = [f"left out: {data}; {tmp_path}/other/y.jpg and C:\\Users\\me\\z.jpg, see a/b", "1/2"]
-    perform = executing._perform
-    monkeypatch.setattr(executing, "_perform", lambda *given: perform(*given) | {"notes": told})
+    perform = executing.perform
+
+    def telling(*given: Any) -> tuple[dict[str, Any], dict[str, int]]:
+        result, memory = perform(*given)
+        return result | {"notes": told}, memory
+
+    monkeypatch.setattr(executing, "perform", telling)
     assert run_here(cell, tmp_path / "out") == (DONE, "")
     text = (tmp_path / "out" / cell.folder / "record.json").read_text()
     assert str(tmp_path) not in text

@@ -138,7 +138,7 @@ def test_one_step_is_the_local_theory(tasks: Tasks) -> None:
 
 
 def test_rules_that_are_the_same_at_another_learning_rate(tasks: Tasks) -> None:
-    """Mean-matched FO is FO at ``a eta``; raw ZO is RISE at ``eta / a``: no new frontier."""
+    """Scaled FO is FO at ``a eta``; raw ZO is RISE at ``eta / a``: no new frontier."""
     a, steps = mean_factor(3, 2), 9
     pairs: list[tuple[RuleName, RuleName, float]]
     pairs = [("scaled-fo", "fo", a), ("raw-zo", "rise", 1 / a)]

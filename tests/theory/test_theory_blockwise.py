@@ -21,9 +21,9 @@ from risegrad.theory import (
     expected_curvature,
     expected_damage_decomposition,
     fo_damage,
-    mean_matched_direction,
     quadratic_damage,
     quadratic_linear_covariance,
+    scaled_fo_direction,
 )
 from theory_reference import (
     KINDS,
@@ -87,7 +87,7 @@ def test_moments_by_monte_carlo(kind, sizes, q, samples):
 @pytest.mark.parametrize(("kind", "sizes", "q", "samples"), LARGE[:3])
 def test_mean_and_covariance_of_the_shaped_blocks_by_monte_carlo(kind, sizes, q, samples):
     g = gradient(sum(sizes))
-    mean = mean_matched_direction(g, sizes, q)
+    mean = scaled_fo_direction(g, sizes, q)
 
     def statistic(*blocks):
         centred = literal_blockwise(g, blocks) - mean
@@ -139,7 +139,7 @@ def test_block_diagonal_curvature_adds_up():
 def test_variance_is_the_formula_of_the_notes_with_dense_covariances(kind):
     sizes, q = [3, 1, 4], [2, 5, 1]
     H, g = curvature(kind, 8), gradient(8)
-    sigmas, mean = blockwise_covariances(g, sizes, q), mean_matched_direction(g, sizes, q)
+    sigmas, mean = blockwise_covariances(g, sizes, q), scaled_fo_direction(g, sizes, q)
     blocks = [list(row.split(sizes, dim=1)) for row in H.split(sizes)]
     rows, means = g.split(sizes), mean.split(sizes)
     total = torch.zeros((), dtype=torch.float64)
@@ -166,7 +166,7 @@ def test_mean_and_residual_decomposition(kind):
     H, g = curvature(kind, 8), gradient(8)
     parts = blockwise_decomposition(H, g, sizes, q, eta)
     close(parts.total, blockwise_moments(H, g, sizes, q, eta).mean)
-    close(parts.mean_step, quadratic_damage(H, -eta * mean_matched_direction(g, sizes, q)))
+    close(parts.mean_step, quadratic_damage(H, -eta * scaled_fo_direction(g, sizes, q)))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -10,9 +10,9 @@ from risegrad.theory import (
     blockwise_progress_cost,
     compare_steps,
     directional_curvature,
-    mean_matched_direction,
     quadratic_damage,
     relative_reduction,
+    scaled_fo_direction,
 )
 from theory_reference import (
     PSD,
@@ -66,10 +66,10 @@ def test_comparison_by_monte_carlo():
 
 
 @pytest.mark.parametrize("kind", PSD)
-def test_blockwise_cost_beyond_the_mean_matched_control(kind):
+def test_blockwise_cost_beyond_the_scaled_fo_control(kind):
     sizes, q, eta = [3, 1, 4], [2, 5, 1], 0.7
     H, g = curvature(kind, 8), gradient(8)
-    control = quadratic_damage(H, -eta * mean_matched_direction(g, sizes, q))
+    control = quadratic_damage(H, -eta * scaled_fo_direction(g, sizes, q))
     cost = blockwise_progress_cost(H, g, sizes, q, eta)
     close(cost, blockwise_moments(H, g, sizes, q, eta).mean - control, rtol=1e-8)
     assert cost > 0

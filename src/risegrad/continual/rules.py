@@ -22,13 +22,13 @@ RULES: dict[str, str] = {
     "fo": "the exact gradient",
     "zo": "SPSA: two evaluations per query, no gradient",
     "rise": "the exact gradient, shaped blockwise by RISE",
-    "mean-matched": "control: RISE's mean, nothing random (a smaller step, block by block)",
+    "scaled-fo": "control: RISE's mean, nothing random (a smaller step, block by block)",
     "isotropic-noise": "control: the exact gradient plus isotropic noise of RISE's total variance",
     "covariance-noise": "control: Gaussian noise with RISE's own mean and covariance",
 }
 SHAPERS: dict[str, Callable[..., Shaper]] = {
     "rise": Rise,
-    "mean-matched": ScaledFO,
+    "scaled-fo": ScaledFO,
     "isotropic-noise": IsotropicNoise,
     "covariance-noise": CovarianceNoise,
 }
@@ -39,7 +39,7 @@ USES: dict[str, tuple[str, ...]] = {
     "fo": (),
     "zo": ("q", "epsilon", "variant", "norm_matched"),
     "rise": _SHAPED,
-    "mean-matched": _SHAPED,
+    "scaled-fo": _SHAPED,
     "isotropic-noise": (*_SHAPED, "mean"),
     "covariance-noise": (*_SHAPED, "mean"),
 }

@@ -1,7 +1,7 @@
 """What Adam changes: the historical loss sees Adam's displacement, not the gradient.
 
 Adam divides by the root of its second moment. In front of it a constant factor does nothing, so
-the mean-matched control fed to Adam is plain Adam; and a shaped gradient has nearly the same second
+scaled FO fed to Adam is plain Adam; and a shaped gradient has nearly the same second
 moment in every coordinate, ``v_i = (1 - tau) g_i^2 + tau |g|^2/d``, so that Adam stops adapting.
 
 Compared is the price of progress ``E[u'Hu] / (E[g'u])^2`` of a displacement ``-eta u``: twice the

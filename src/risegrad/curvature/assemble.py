@@ -45,13 +45,13 @@ def _totals(operator: Operator, measured: Measured, eta: float) -> Totals:
     g2 = measured.gradient.terms().g2
     kept = (operator.space.numbers("mean_factor") * g2).sum()
     return Totals(
-        fo=at("damage.fo"), mean_matched=at("damage.mean_matched"),
+        fo=at("damage.fo"), scaled_fo=at("damage.scaled_fo"),
         rise=at("damage.rise"), rise_std=at("damage.rise_std"),
         # Mean damage sees second moments alone, and those are RISE's.
         covariance_noise=at("damage.rise"), covariance_noise_std=at("damage.covariance_noise_std"),
         gap=at("gap.total"), gap_within=at("gap.within"), progress_cost=at("progress_cost"),
-        linear_fo=at("linear.fo"), linear_mean_matched=at("linear.mean_matched"),
-        change_fo=at("change.fo"), change_mean_matched=at("change.mean_matched"),
+        linear_fo=at("linear.fo"), linear_scaled_fo=at("linear.scaled_fo"),
+        change_fo=at("change.fo"), change_scaled_fo=at("change.scaled_fo"),
         change_rise=at("change.rise"), change_rise_std=at("change.rise_std"),
         lambda_dir=at("lambda_dir"), lambda_avg=at("lambda_avg"),
         trace=at("trace"), trace_sq=at("trace_sq"),

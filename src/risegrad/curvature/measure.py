@@ -22,7 +22,7 @@ from risegrad.curvature.probe_terms import Probes, exposure_scales, group_sizes
 from risegrad.draws import mix
 
 TARGETS = ("damage.rise", "damage.rise_std")
-"""The totals whose precision the budget speaks of; FO and mean-matched FO are exact."""
+"""The totals whose precision the budget speaks of; FO and scaled FO are exact."""
 
 MOST_ASYMMETRY = 0.01
 """Relative: float32 leaves about 1e-4."""

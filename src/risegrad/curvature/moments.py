@@ -1,7 +1,7 @@
 """Predicted damage of each rule and the scores of each block, from scalars that products give.
 
 All of it holds for the local quadratic model ``change = -eta h'x + (eta^2/2) x'Hx`` of a step
-``-eta x``: ``x = g`` for FO, ``A g`` for mean-matched FO, random for RISE and covariance noise. The
+``-eta x``: ``x = g`` for FO, ``A g`` for scaled FO, random for RISE and covariance noise. The
 second term is the damage ``Q``; the first vanishes where the historical loss is at its minimum.
 """
 
@@ -110,7 +110,7 @@ def evaluate(g: GradientTerms, p: ProbeTerms, c: Calibration, eta: float) -> Num
     return {
         **_block_scores(g, p, c, eta, pairs),
         "damage.fo": fo,
-        "damage.mean_matched": matched,
+        "damage.scaled_fo": matched,
         "damage.rise": rise,
         "damage.rise_std": _root(eta**4 * variance),
         "damage.covariance_noise_std": _root(eta**4 * gaussian),
@@ -118,9 +118,9 @@ def evaluate(g: GradientTerms, p: ProbeTerms, c: Calibration, eta: float) -> Num
         "gap.within": gap_from_scalars(ghg, p.trace, g.g2, d=c.d, q=c.q, eta=eta).sum(),
         "progress_cost": rise - matched,
         "linear.fo": linear_fo,
-        "linear.mean_matched": linear_mean,
+        "linear.scaled_fo": linear_mean,
         "change.fo": linear_fo + fo,
-        "change.mean_matched": linear_mean + matched,
+        "change.scaled_fo": linear_mean + matched,
         "change.rise": linear_mean + rise,
         "change.rise_std": _root(change),
         "trace": p.trace.sum(),

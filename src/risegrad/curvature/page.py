@@ -78,7 +78,7 @@ def _rules_plot(found: Diagnosis) -> str:
     t = found.totals
     rows = {
         "FO": [Bar(t.fo.value)],
-        "mean-matched FO": [Bar(t.mean_matched.value)],
+        "scaled FO": [Bar(t.scaled_fo.value)],
         "RISE": [Bar(t.rise.value, t.rise_std.value)],
         "covariance noise": [Bar(t.covariance_noise.value, t.covariance_noise_std.value)],
     }

@@ -50,7 +50,7 @@ class Totals:
     """All blocks together; damage is ``Q = (eta^2/2) x'Hx``, change adds the first-order term."""
 
     fo: Estimate
-    mean_matched: Estimate
+    scaled_fo: Estimate
     rise: Estimate
     rise_std: Estimate
     covariance_noise: Estimate
@@ -60,11 +60,11 @@ class Totals:
     gap_within: Estimate
     """the part of it inside blocks, the sum of the scores ``S_b``"""
     progress_cost: Estimate
-    """``E[Q_RISE] - Q(mean-matched FO)``: what RISE costs at equal mean progress"""
+    """``E[Q_RISE] - Q(scaled FO)``: what RISE costs at equal mean progress"""
     linear_fo: Estimate
-    linear_mean_matched: Estimate
+    linear_scaled_fo: Estimate
     change_fo: Estimate
-    change_mean_matched: Estimate
+    change_scaled_fo: Estimate
     change_rise: Estimate
     change_rise_std: Estimate
     lambda_dir: Estimate

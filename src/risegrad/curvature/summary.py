@@ -49,7 +49,7 @@ def rule_rows(found: Diagnosis) -> list[tuple[str, ...]]:
     t = found.totals
     return [
         ("FO", str(t.fo), "-", str(t.change_fo)),
-        ("mean-matched FO", str(t.mean_matched), "-", str(t.change_mean_matched)),
+        ("scaled FO", str(t.scaled_fo), "-", str(t.change_scaled_fo)),
         ("RISE", str(t.rise), str(t.rise_std), str(t.change_rise)),
         ("covariance noise", str(t.covariance_noise), str(t.covariance_noise_std),
          str(t.change_rise)),

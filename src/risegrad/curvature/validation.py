@@ -22,7 +22,7 @@ from risegrad.curvature.space import Space
 from risegrad.draws import mix
 from risegrad.reductions import norm
 
-RULES = ("FO", "mean-matched FO", "RISE", "covariance noise")
+RULES = ("FO", "scaled FO", "RISE", "covariance noise")
 RANDOM = ("RISE", "covariance noise")
 
 
@@ -91,7 +91,7 @@ def direction(rule: str, space: Space, g: Tensor, seed: int) -> Tensor:
     """``x`` of the step ``-eta x``."""
     if rule == "FO":
         return g
-    if rule == "mean-matched FO":
+    if rule == "scaled FO":
         return space.spread(space.numbers("mean_factor")) * g
     if rule == "RISE":
         return rise_draw(space, g, seed)

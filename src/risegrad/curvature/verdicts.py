@@ -55,18 +55,17 @@ def matched_progress(found: Diagnosis) -> str:
     t = found.totals
     if not is_clear(t.progress_cost):
         return (
-            "Matched progress: RISE and mean-matched FO do not differ beyond the error of the "
-            "estimate."
+            "Matched progress: RISE and scaled FO do not differ beyond the error of the estimate."
         )
     if t.progress_cost.value > 0:
-        kept = t.mean_matched.value / t.rise.value
+        kept = t.scaled_fo.value / t.rise.value
         return (
-            "Matched progress: mean-matched FO makes the same mean progress with "
+            "Matched progress: scaled FO makes the same mean progress with "
             f"{kept:.2g} times RISE's damage. In one step a smaller FO step is the better choice; "
             "whatever RISE gains beyond it must come from the trajectory."
         )
     return (
-        "Matched progress: RISE does less damage than mean-matched FO here, because this matrix "
+        "Matched progress: RISE does less damage than scaled FO here, because this matrix "
         "has negative curvature in most directions; a positive proxy (ggn) cannot show that."
     )
 
@@ -106,7 +105,7 @@ def couplings(found: Diagnosis) -> Iterator[str]:
         yield (
             f"Blocks: most of the difference ({between:.3g} of {t.gap.value:.3g}) comes from the "
             "shrunken mean of blocks that act together, not from shaping inside them: compare with "
-            "mean-matched FO before crediting RISE."
+            "scaled FO before crediting RISE."
         )
 
 
@@ -130,7 +129,7 @@ def adam(found: Diagnosis) -> Iterator[str]:
         f"damage of plain descent, RISE in front of Adam {_times(a.shaped_gradient.value, sgd)}, "
         f"RISE on Adam's update {_times(a.shaped_update.value, sgd)}. The evenness of Adam's "
         f"second moment goes from {a.evenness_plain:.2g} to {a.evenness_shaped:.2g} (1: it adapts "
-        "nothing), and mean-matched FO in front of Adam is plain Adam."
+        "nothing), and scaled FO in front of Adam is plain Adam."
     )
 
 

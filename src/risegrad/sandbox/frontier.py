@@ -118,7 +118,7 @@ class EqualProgress:
 def measure_equal_progress(tasks: Tasks, q: int, block: int) -> list[EqualProgress]:
     """FO, RISE, and RISE in blocks over the ladder of steps.
 
-    The other rules share the curve of one of these: mean-matched FO has FO's, covariance noise and
+    The other rules share the curve of one of these: scaled FO has FO's, covariance noise and
     raw ZO have RISE's, at other learning rates (see ``rule_moments``).
     """
     chosen = [s for s in subjects(len(tasks.shift), block) if s.rule in ("fo", "rise")]

@@ -75,7 +75,7 @@ def rule_moments(rule: RuleName, d: int, q: int, block: int | None = None) -> Ru
     """Moments of each rule, blocks of equal size.
 
     RISE and covariance noise share them by construction; raw ZO is RISE times ``1/a``, so at the
-    learning rate ``eta`` it is RISE at ``eta / a``; mean-matched FO is FO at ``a eta``.
+    learning rate ``eta`` it is RISE at ``eta / a``; scaled FO is FO at ``a eta``.
     """
     size = block or d
     together = torch.ones(d, d, dtype=torch.float64)

@@ -13,7 +13,7 @@ from risegrad.theory.blockwise import (
     blockwise_gap_parts,
     blockwise_shape,
     expected_damage_decomposition,
-    mean_matched_direction,
+    scaled_fo_direction,
 )
 from risegrad.theory.blockwise_variance import (
     BlockwiseVariance,
@@ -243,7 +243,6 @@ __all__ = [
     "kronecker_damage",
     "kronecker_step",
     "lora_factors",
-    "mean_matched_direction",
     "metric_damage",
     "metric_efficiency",
     "metric_mean",
@@ -275,6 +274,7 @@ __all__ = [
     "ridge",
     "ridge_metric",
     "ridge_step",
+    "scaled_fo_direction",
     "shape_covariance",
     "shape_moments",
     "shaped_damage",

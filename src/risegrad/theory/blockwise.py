@@ -34,10 +34,10 @@ def blockwise_shape(directions: Sequence[Tensor]) -> Tensor:
     return block_diagonal([norm_matched_shape(check_directions(rows)) for rows in directions])
 
 
-def mean_matched_direction(g: Tensor, sizes: Sequence[int], q: int | Sequence[int]) -> Tensor:
-    """``A g = E[P_blk g]``: the mean-matched FO control (Appendix D.1).
+def scaled_fo_direction(g: Tensor, sizes: Sequence[int], q: int | Sequence[int]) -> Tensor:
+    """``A g = E[P_blk g]``: the scaled FO control (Appendix D.1).
 
-    >>> mean_matched_direction(torch.tensor([2.0, 2.0, 3.0]), [2, 1], q=[1, 2]).tolist()
+    >>> scaled_fo_direction(torch.tensor([2.0, 2.0, 3.0]), [2, 1], q=[1, 2]).tolist()
     [1.0, 1.0, 2.121320343559643]
     """
     vector = check_vector("g", g)
@@ -95,7 +95,7 @@ def blockwise_gap_parts(
     gaps = torch.stack([full_information_gap(block, part, eta) for block, part in pairs], dim=-1)
     taus = torch.tensor(blocks.taus, dtype=gaps.dtype, device=gaps.device)
     coupling = matrix - block_diagonal_part(matrix, blocks)
-    shrunk = mean_matched_direction(vector, sizes, q)
+    shrunk = scaled_fo_direction(vector, sizes, q)
     between = fo_damage(coupling, vector, eta) - fo_damage(coupling, shrunk, eta)
     return BlockwiseGap(taus * gaps, between)
 
@@ -147,7 +147,7 @@ def blockwise_decomposition(
 ) -> DamageDecomposition:
     """The decomposition of RISE itself: mean step ``-eta A g``, residuals ``eta^2 C_b``.
 
-    Its ``mean_step`` is the damage of the mean-matched control, so ``residual`` is what RISE costs
+    Its ``mean_step`` is the damage of scaled FO, so ``residual`` is what RISE costs
     beyond that control.
 
     >>> parts = blockwise_decomposition(torch.ones(2, 2), torch.ones(2), [1, 1], q=2)
@@ -157,5 +157,5 @@ def blockwise_decomposition(
     step = check_number("eta", eta, above=0)
     matrix, vector = check_curvature(H, g)
     sigmas = [step**2 * sigma for sigma in blockwise_covariances(vector, sizes, q)]
-    mean = -step * mean_matched_direction(vector, sizes, q)
+    mean = -step * scaled_fo_direction(vector, sizes, q)
     return expected_damage_decomposition(matrix, mean, sigmas)

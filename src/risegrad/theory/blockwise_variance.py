@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from risegrad.checks import check_number
-from risegrad.theory.blockwise import blockwise_gap, mean_matched_direction
+from risegrad.theory.blockwise import blockwise_gap, scaled_fo_direction
 from risegrad.theory.checks import check_curvature
 from risegrad.theory.linear import dot, matvec, quadratic
 from risegrad.theory.local import fo_damage, quadratic_damage
@@ -52,7 +52,7 @@ def blockwise_variance(
     """
     matrix, vector = check_curvature(H, g)
     blocks = Partition.of(sizes, q, vector.shape[-1])
-    pulls = matvec(matrix, mean_matched_direction(vector, sizes, q))
+    pulls = matvec(matrix, scaled_fo_direction(vector, sizes, q))
     rows = zip(
         blocks.diagonal(matrix), blocks.split(vector), blocks.split(pulls),
         blocks.queries, blocks.mean_factors, strict=True,

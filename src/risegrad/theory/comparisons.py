@@ -2,7 +2,7 @@
 
 Matched norm is the paper's comparison. At matched mean progress FO simply takes a smaller step, and
 in one local step its damage is then always lower: whatever shaping gains beyond that comes from the
-trajectory, so a benefit may be claimed only beside the mean-matched control.
+trajectory, so a benefit may be claimed only beside scaled FO.
 """
 
 from collections.abc import Sequence
@@ -74,7 +74,7 @@ def blockwise_progress_cost(
 ) -> Tensor:
     """``E[Q_blk] - Q(-eta A g) = (eta^2/2) sum_b tr(H_bb C_b) >= 0``: RISE beyond its control.
 
-    The mean-matched control ``A g`` makes the same mean progress block by block.
+    Scaled FO ``A g`` makes the same mean progress block by block.
 
     >>> import torch
     >>> blockwise_progress_cost(torch.ones(2, 2), torch.ones(2), [1, 1], q=2).item()

@@ -17,7 +17,7 @@ HOSTS = {
     "learnable-classifier": {"name": "learnable-classifier", "head": "linear"},
     "adapter-classifier": {"name": "adapter-classifier", "head": "cosine"},
 }
-SHAPED = ["rise", "mean-matched", "isotropic-noise", "covariance-noise"]
+SHAPED = ["rise", "scaled-fo", "isotropic-noise", "covariance-noise"]
 OLD = 2  # classes of the first session
 ADDITIONS = {
     "all-classes": AllClasses,
@@ -89,7 +89,7 @@ def test_the_dimension_is_that_of_the_rows_in_the_loss(learned):
     start = before.begin(1).parameters["head.weight"].detach()
     moves = [
         (second(learned, "learnable-classifier", {"name": name}, epochs=1, **plain).weight - start)
-        for name in ("fo", "mean-matched")
+        for name in ("fo", "scaled-fo")
     ]
     d, q = start[OLD:].numel(), 2
     assert_close(moves[1][OLD:].detach(), (q / (q + d + 1)) ** 0.5 * moves[0][OLD:].detach())

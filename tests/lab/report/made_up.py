@@ -163,7 +163,7 @@ def whole_study(folder: Path, seeds: int = 3) -> Path:
                 {"paper": place, "loss": 1.1, "start": 85.5, "seconds": 2.3, "host": "zo-fc-rise"},
             ),
             ("ZO-FC + covariance noise", {"loss": 1.55, "start": 82.0, "seconds": 2.2}),
-            ("ZO-FC, mean-matched FO", {"loss": 1.6, "start": 86.0, "rule": "scaled"}),
+            ("ZO-FC, scaled FO", {"loss": 1.6, "start": 86.0, "rule": "scaled"}),
         ]
         for label, more in kinds:
             more = cifar | more

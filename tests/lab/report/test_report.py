@@ -226,7 +226,7 @@ def test_tables_of_the_paper_have_all_its_rows_and_ours_in_place(tmp_path: Path)
     assert missing.label == "Learnable Cls."
     assert missing.cells[0] == Cell("–", paper="85.61")  # noqa: RUF001
     control = vision.sections[1].lines[-1]
-    assert control.label == "ZO-FC, mean-matched FO"
+    assert control.label == "ZO-FC, scaled FO"
     assert control.cells[0] is not None
     assert control.cells[0].paper == ""
     assert vision.columns[0].group == "CIFAR100 Inc-5 (cifar100-inc5)"

@@ -17,7 +17,7 @@ NAME = "diagnose"
 SUMMARY = "say before training what FO, RISE and smaller steps would do to what a model knows"
 DESCRIPTION = """\
 Measures the curvature of the historical loss along the incoming gradient and on average, block by
-block, and predicts the damage of one step by FO, RISE, mean-matched FO and covariance noise. Prints
+block, and predicts the damage of one step by FO, RISE, scaled FO and covariance noise. Prints
 a summary and writes diagnosis.json and diagnosis.html (self-contained, with plots).
 Needs curvlinops and tqdm: pip install "risegrad[curvature,lab]"."""
 EXAMPLES: tuple[str, ...] = (

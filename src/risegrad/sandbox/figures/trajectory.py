@@ -21,7 +21,7 @@ from risegrad.sandbox.trajectory import RuleName, Tasks
 
 LABELS: dict[RuleName, str] = {
     "fo": "FO",
-    "scaled-fo": "mean-matched FO",
+    "scaled-fo": "scaled FO",
     "rise": "RISE",
     "covariance-noise": "covariance noise",
     "raw-zo": "raw ZO",
