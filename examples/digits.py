@@ -1,7 +1,7 @@
 """Learn new digits without losing the old ones: RISE, plain SGD and the controls side by side.
 
 A small network learns the digits 0-4 of scikit-learn's images. Then it learns 5-9 with plain SGD
-(FO), with its scaled mean alone (scaled FO), with RISE, and with Gaussian noise of RISE's covariance,
+(FO), with RISE's mean alone (scaled FO), with RISE, and with Gaussian noise of RISE's covariance,
 each over a sweep of learning rates. The table shows what was learned against what was lost: a rule
 is better only where it forgets less at the same accuracy on the new digits.
 
