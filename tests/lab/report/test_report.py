@@ -15,7 +15,7 @@ from risegrad.lab.records import read_records
 from risegrad.lab.report.page import page
 from risegrad.lab.report.plain import plain
 from risegrad.lab.report.report import Chapter, Report, build
-from risegrad.lab.report.tables import Cell, Column, Line, Section, Table, ranked
+from risegrad.pages.tables import Cell, Column, Line, Section, Table, ranked
 
 
 def built(folder: Path, *contents: dict[str, Any], baseline: str | None = None) -> Report:

@@ -6,10 +6,10 @@ import json
 import re
 
 import pytest
+from risegrad.lab.report.markup import joined, tag
 
 from lab.report.made_up import HOSTILE
 from risegrad.lab.report.estimates import Interval, Spread
-from risegrad.lab.report.markup import joined, tag
 from risegrad.lab.report.paper_tables import Figure
 from risegrad.lab.report.text import (
     for_html,

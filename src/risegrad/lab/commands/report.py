@@ -47,8 +47,8 @@ def execute(runs: list[Path], out: Path, baseline: str | None, quiet: bool) -> i
     from risegrad.lab.records import read_records
     from risegrad.lab.report.plain import plain
     from risegrad.lab.report.report import build
-    from risegrad.lab.report.text import visible
     from risegrad.lab.report.write import write_report
+    from risegrad.pages.text import visible
 
     records, problems = read_records(runs)
     for problem in problems:

@@ -9,7 +9,8 @@ from risegrad.lab.report.contents import PERCENT
 from risegrad.lab.report.differences import BETTER, OPEN, UNKNOWN, WORSE, Difference
 from risegrad.lab.report.estimates import CONFIDENCE
 from risegrad.lab.report.rows import Experiment
-from risegrad.lab.report.text import interval_text, plural, signed
+from risegrad.lab.report.text import interval_text
+from risegrad.pages.text import plural, signed
 
 HEADINGS = {
     BETTER: f"Better than the baseline: the {PERCENT} interval excludes zero",
@@ -36,6 +37,29 @@ def findings(found: Sequence[Difference]) -> list[Finding]:
         if sentences or verdict != UNKNOWN:
             result.append(Finding(verdict, heading, sentences))
     return result
+
+
+def headline(experiment: Experiment, found: Sequence[Difference]) -> str:
+    """One sentence for the top of a page, by average accuracy.
+
+    Forgetting is left out on purpose: without equal learning, whoever learns least wins it.
+    """
+    compared = [d for d in found if d.metric.key == "avg"]
+    baselines = list(dict.fromkeys(d.baseline.label for d in compared))
+    if not compared:
+        return "Nothing is compared here: the figure shows each method, and no row is a baseline."
+    against = baselines[0] if len(baselines) == 1 else "the baseline of their section"
+    counts = {verdict: sum(d.verdict == verdict for d in compared) for verdict in HEADINGS}
+    parts = [f"{counts[v]} {words}" for v, words in _COUNTED.items() if counts[v]]
+    return f"Average accuracy against {against}: {', '.join(parts)}."
+
+
+_COUNTED = {
+    BETTER: "better",
+    WORSE: "worse",
+    OPEN: "not clearly different",
+    UNKNOWN: "with too few seeds to say",
+}
 
 
 def caveat(experiment: Experiment, found: Sequence[Difference]) -> str:

@@ -1,0 +1,87 @@
+"""Axes that fit the data, and what the charts with axes share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import altair as alt
+
+from risegrad.pages.palette import Palette
+from risegrad.pages.text import visible
+
+WIDTH, HEIGHT = 680, 360
+POINT = 75
+"""Area of a mark in square pixels."""
+
+
+def data(rows: Iterable[Mapping[str, Any]]) -> alt.InlineData:
+    """Rows as a chart's own data, texts without characters that act."""
+    values = [
+        {key: visible(value) if isinstance(value, str) else value for key, value in row.items()}
+        for row in rows
+    ]
+    return alt.InlineData(values=values)
+
+
+def domain(
+    values: Iterable[float], least: float = -math.inf, most: float = math.inf, ticks: int = 6
+) -> list[float]:
+    """Round ends around the values, never beyond what is possible.
+
+    >>> domain([3.1, 97.8], 0, 100)
+    [0.0, 100.0]
+    >>> domain([41.0, 57.5], 0, 100)
+    [40.0, 60.0]
+    """
+    given = [value for value in values if math.isfinite(value)] or [0.0]
+    low, high = min(given), max(given)
+    if high - low < 1e-9:
+        room = abs(high) / 10 or 1.0
+        low, high = low - room, high + room
+    step = _round_step((high - low) / (ticks - 1)) / 2
+    low = step * math.floor(low / step + 1e-9)
+    high = step * math.ceil(high / step - 1e-9)
+    return [round(max(low, least), 10), round(min(high, most), 10)]
+
+
+def _round_step(raw: float) -> float:
+    """The next of 1, 2, 5, 10 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(raw))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * (1 - 1e-9))
+
+
+def ends(mean: float, sd: float | None, within: Sequence[float]) -> tuple[float, float]:
+    """One deviation to each side, cut where the axis ends."""
+    low, high = mean - (sd or 0.0), mean + (sd or 0.0)
+    return max(low, within[0]), min(high, within[1])
+
+
+def linear(within: Sequence[float]) -> alt.Scale:
+    return alt.Scale(domain=list(within), zero=False, nice=False)
+
+
+def upward(title: str) -> alt.Axis:
+    """The title of the vertical axis lies above it, so that nobody turns the head."""
+    return alt.Axis(
+        title=title, titleAngle=0, titleAlign="left", titleAnchor="end", titleX=-34, titleY=-12,
+        titleBaseline="bottom", tickCount=6,
+    )  # fmt: skip
+
+
+def across(title: str) -> alt.Axis:
+    return alt.Axis(title=title, grid=False, ticks=True, tickCount=7, titlePadding=8)
+
+
+def by_method(names: Sequence[str], palette: Palette) -> tuple[alt.Color, alt.Shape]:
+    """Colour and shape of the field ``method``; names are as shown."""
+    shown = [visible(name) for name in names]
+    colours = alt.Scale(domain=shown, range=[palette[name].colour for name in names])
+    shapes = alt.Scale(domain=shown, range=[palette[name].shape for name in names])
+    return alt.Color("method:N", scale=colours), alt.Shape("method:N", scale=shapes)
+
+
+def tip() -> dict[str, Any]:
+    """What pointing at a mark tells, which is also its name for a screen reader."""
+    return {"tooltip": alt.Tooltip("tip:N"), "description": alt.Description("tip:N")}

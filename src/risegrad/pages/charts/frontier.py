@@ -1,0 +1,115 @@
+"""Forgetting against learning: a curve for each method over its sweep, or a point."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import altair as alt
+
+from risegrad.pages.charts.axes import (
+    HEIGHT,
+    POINT,
+    WIDTH,
+    across,
+    by_method,
+    data,
+    domain,
+    ends,
+    linear,
+    tip,
+    upward,
+)
+from risegrad.pages.charts.labels import label_layer, label_row, places
+from risegrad.pages.palette import Palette
+
+LEARNED = "Learned: accuracy on new tasks (%), higher is better →"
+FORGOTTEN = "Forgotten: points lost on old tasks, lower is better ↓"
+BETTER = "Right and low is better: it learned more and forgot less."
+
+
+@dataclass(frozen=True)
+class FrontierPoint:
+    """One setting of a method: means over seeds and their deviations."""
+
+    method: str
+    learned: float
+    forgotten: float
+    tip: str
+    learned_sd: float | None = None
+    forgotten_sd: float | None = None
+    idle: bool = False
+    """whether the model learned nothing: shown pale, because what it keeps says nothing"""
+
+
+def frontier(points: Sequence[FrontierPoint], palette: Palette) -> alt.LayerChart:
+    """``points`` of one method stand together, in the order of its sweep."""
+    x_ends = domain(_reach(points, "learned"), 0, 100)
+    y_ends = domain([0.0, *_reach(points, "forgotten")], -100, 100)
+    x = alt.X("x:Q", scale=linear(x_ends), axis=across(LEARNED))
+    y = alt.Y("y:Q", scale=linear(y_ends), axis=upward(FORGOTTEN))
+    colour, shape = by_method(list(dict.fromkeys(p.method for p in points)), palette)
+    picked = alt.selection_point(name="picked", fields=["method"], bind="legend")
+    clear = alt.Opacity("clear:Q", scale=None, legend=None)
+    opacity = alt.when(picked).then(clear).otherwise(alt.value(0.12))
+    base = alt.Chart(data(_rows(points, x_ends, y_ends)))
+    marks = base.mark_point(filled=True, size=POINT).encode(
+        x, y, colour, shape, opacity=opacity, **tip()
+    )
+    bars = base.mark_rule(strokeWidth=1.4, aria=False)
+    return alt.layer(
+        base.mark_line(strokeWidth=2, aria=False).encode(
+            x, y, colour, opacity=alt.when(picked).then(alt.value(0.75)).otherwise(alt.value(0.08)),
+            order="order:Q"),
+        bars.encode(alt.X("left:Q", scale=linear(x_ends)), y, colour,
+                    opacity=_thin(picked), x2="right:Q"),
+        bars.encode(x, alt.Y("low:Q", scale=linear(y_ends)), colour,
+                    opacity=_thin(picked), y2="high:Q"),
+        marks.add_params(picked),
+        label_layer(data(_labels(points, x_ends, y_ends)), x, y),
+    ).properties(width=WIDTH, height=HEIGHT)  # fmt: skip
+
+
+def _thin(picked: alt.Parameter) -> Any:
+    return alt.when(picked).then(alt.value(0.45)).otherwise(alt.value(0.05))
+
+
+def _reach(points: Sequence[FrontierPoint], of: str) -> Iterator[float]:
+    for point in points:
+        mean, sd = getattr(point, of), getattr(point, f"{of}_sd") or 0.0
+        yield from (mean - sd, mean + sd)
+
+
+def _rows(
+    points: Sequence[FrontierPoint], x_ends: Sequence[float], y_ends: Sequence[float]
+) -> Iterator[dict[str, Any]]:
+    for order, p in enumerate(points):
+        left, right = ends(p.learned, p.learned_sd, x_ends)
+        low, high = ends(p.forgotten, p.forgotten_sd, y_ends)
+        yield {
+            "method": p.method, "x": p.learned, "y": p.forgotten, "left": left, "right": right,
+            "low": low, "high": high, "order": order, "tip": p.tip,
+            "clear": 0.4 if p.idle else 1.0,
+        }  # fmt: skip
+
+
+def _labels(
+    points: Sequence[FrontierPoint], x_ends: Sequence[float], y_ends: Sequence[float]
+) -> Iterator[dict[str, Any]]:
+    """The name of a method stands at the end of its curve."""
+    curves = [list(curve) for _, curve in groupby(points, key=lambda p: p.method)]
+
+    def at(p: FrontierPoint) -> tuple[float, float]:
+        return _part(p.learned, x_ends), _part(p.forgotten, y_ends)
+
+    last = [curve[-1] for curve in curves]
+    found = places([(p.method, *at(p)) for p in last], [at(p) for c in curves for p in c[:-1]])
+    for p, side in zip(last, found, strict=True):
+        if side:
+            yield label_row(p.method, p.learned, p.forgotten, side)
+
+
+def _part(value: float, within: Sequence[float]) -> float:
+    return (value - within[0]) / (within[1] - within[0])
