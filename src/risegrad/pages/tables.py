@@ -129,3 +129,20 @@ def _with_ranks(line: Line, places: Sequence[Sequence[int]], number: int) -> Lin
         for cell, ranks in zip(line.cells, places, strict=True)
     )
     return replace(line, cells=tuple(cells))
+
+
+def text_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Of cells that are text already; those that begin with a number sort by it.
+
+    >>> text_table("", ("rule", "damage"), [("FO", "1,200 ± 3")]).sections[0].lines[0].cells
+    (Cell(text='1,200 ± 3', extra='', paper='', order=1200.0, rank=0, verdict=''),)
+    """
+    lines = (Line(row[0], tuple(Cell(text, order=_number(text)) for text in row[1:])) for row in rows)
+    return Table(caption, head[0], tuple(map(Column, head[1:])), (Section("", tuple(lines)),))
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text.split()[0].rstrip("%").replace(",", ""))
+    except (IndexError, ValueError):
+        return None

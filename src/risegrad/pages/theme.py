@@ -29,6 +29,7 @@ def config(scheme: str, size: float = 12.5) -> dict[str, Any]:
             "tickColor": line,
             "labelPadding": 6,
             "labelOverlap": "greedy",
+            "labelFlush": False,
         },
         "legend": {
             "orient": "bottom",
@@ -37,9 +38,14 @@ def config(scheme: str, size: float = 12.5) -> dict[str, Any]:
             "columns": 3,
             "labelLimit": 260,
             "symbolSize": 90,
+            "symbolOpacity": 1,
             "rowPadding": 4,
         },
         "header": {"labelColor": text, "title": None, "labelLimit": 210, "labelPadding": 6},
         "text": {"color": text},
         "rule": {"color": soft},
+        "style": {
+            "halo": {"fill": GROUND[scheme], "stroke": GROUND[scheme], "strokeWidth": 4},
+            "label": {"fill": text},
+        },
     }

@@ -51,7 +51,8 @@ def _point(method: Method, row: ResultRow) -> FrontierPoint | None:
         return None
     tip = f"{row.label}: learned {spread_text(learned)} %, forgot {spread_text(forgotten)} points"
     return FrontierPoint(
-        method.name, learned.mean, forgotten.mean, tip, learned.sd, forgotten.sd
+        method.name, learned.mean, forgotten.mean, tip, method.setting(row),
+        learned.sd, forgotten.sd,
     )  # fmt: skip
 
 

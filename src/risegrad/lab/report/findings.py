@@ -15,7 +15,7 @@ from risegrad.pages.text import plural, signed
 HEADINGS = {
     BETTER: f"Better than the baseline: the {PERCENT} interval excludes zero",
     WORSE: f"Worse than the baseline: the {PERCENT} interval excludes zero",
-    OPEN: f"Not told apart from the baseline: the {PERCENT} interval includes zero",
+    OPEN: f"Not clearly different from the baseline: the {PERCENT} interval includes zero",
     UNKNOWN: "No interval: fewer than two seeds in common",
 }
 
@@ -47,11 +47,12 @@ def headline(experiment: Experiment, found: Sequence[Difference]) -> str:
     compared = [d for d in found if d.metric.key == "avg"]
     baselines = list(dict.fromkeys(d.baseline.label for d in compared))
     if not compared:
-        return "Nothing is compared here: the figure shows each method, and no row is a baseline."
+        return "No row is marked as the baseline: read the figure, where right and low is better."
     against = baselines[0] if len(baselines) == 1 else "the baseline of their section"
     counts = {verdict: sum(d.verdict == verdict for d in compared) for verdict in HEADINGS}
     parts = [f"{counts[v]} {words}" for v, words in _COUNTED.items() if counts[v]]
-    return f"Average accuracy against {against}: {', '.join(parts)}."
+    rows = plural(len(compared), "row")
+    return f"Average accuracy of {rows} against {against}: {', '.join(parts)}."
 
 
 _COUNTED = {

@@ -23,6 +23,13 @@ class Method:
     name: str
     rows: tuple[ResultRow, ...]
 
+    def setting(self, row: ResultRow) -> str:
+        """The knobs that differ within the method, short: "lr 0.001, q 4"."""
+        table = {id(r): _knobs(r) for r in self.rows}
+        differing = [i for i in range(len(KNOBS)) if len({t[i] for t in table.values()}) > 1]
+        shown = (f"{KNOBS[i][-1]} {table[id(row)][i]:g}" for i in differing)
+        return ", ".join(dict.fromkeys(shown))
+
 
 def methods(experiment: Experiment) -> list[Method]:
     """In the order of their first rows; names are different from each other."""

@@ -11,7 +11,7 @@ import altair as alt
 from risegrad.pages.palette import Palette
 from risegrad.pages.text import visible
 
-WIDTH, HEIGHT = 680, 360
+WIDTH, HEIGHT = 680, 330
 POINT = 75
 """Area of a mark in square pixels."""
 
@@ -71,7 +71,7 @@ def upward(title: str) -> alt.Axis:
 
 
 def across(title: str) -> alt.Axis:
-    return alt.Axis(title=title, grid=False, ticks=True, tickCount=7, titlePadding=8)
+    return alt.Axis(title=title, grid=False, tickCount=7, titlePadding=8, titleAnchor="end")
 
 
 def by_method(names: Sequence[str], palette: Palette) -> tuple[alt.Color, alt.Shape]:

@@ -25,8 +25,10 @@ from risegrad.pages.charts.axes import (
 from risegrad.pages.charts.labels import label_layer, label_row, places
 from risegrad.pages.palette import Palette
 
-LEARNED = "Learned: accuracy on new tasks (%), higher is better →"
+LEARNED = "Learned: new-task accuracy (%), higher is better →"
 FORGOTTEN = "Forgotten: points lost on old tasks, lower is better ↓"
+FEW = 30
+"""With more points than this, only methods are named, not their settings."""
 BETTER = "Right and low is better: it learned more and forgot less."
 
 
@@ -38,6 +40,8 @@ class FrontierPoint:
     learned: float
     forgotten: float
     tip: str
+    setting: str = ""
+    """of the sweep, short enough to stand beside the point"""
     learned_sd: float | None = None
     forgotten_sd: float | None = None
     idle: bool = False
@@ -47,7 +51,9 @@ class FrontierPoint:
 def frontier(points: Sequence[FrontierPoint], palette: Palette) -> alt.LayerChart:
     """``points`` of one method stand together, in the order of its sweep."""
     x_ends = domain(_reach(points, "learned"), 0, 100)
-    y_ends = domain([0.0, *_reach(points, "forgotten")], -100, 100)
+    # A deviation that reaches below zero is cut there: no axis for what nobody measured.
+    least = 0.0 if all(p.forgotten >= 0 for p in points) else -100.0
+    y_ends = domain(_from_zero(list(_reach(points, "forgotten"))), least, 100)
     x = alt.X("x:Q", scale=linear(x_ends), axis=across(LEARNED))
     y = alt.Y("y:Q", scale=linear(y_ends), axis=upward(FORGOTTEN))
     colour, shape = by_method(list(dict.fromkeys(p.method for p in points)), palette)
@@ -70,6 +76,11 @@ def frontier(points: Sequence[FrontierPoint], palette: Palette) -> alt.LayerChar
         marks.add_params(picked),
         label_layer(data(_labels(points, x_ends, y_ends)), x, y),
     ).properties(width=WIDTH, height=HEIGHT)  # fmt: skip
+
+
+def _from_zero(values: list[float]) -> list[float]:
+    """With zero, unless the values lie so far from it that they would be hard to tell apart."""
+    return [0.0, *values] if min(values) < max(values) - min(values) else values
 
 
 def _thin(picked: alt.Parameter) -> Any:
@@ -98,17 +109,22 @@ def _rows(
 def _labels(
     points: Sequence[FrontierPoint], x_ends: Sequence[float], y_ends: Sequence[float]
 ) -> Iterator[dict[str, Any]]:
-    """The name of a method stands at the end of its curve."""
+    """The name of a method stands at the end of its curve; settings beside the others, if few."""
     curves = [list(curve) for _, curve in groupby(points, key=lambda p: p.method)]
+    alone = len(curves) == 1
+    first = [] if alone else [(curve[-1], curve[-1].method) for curve in curves]
+    rest = [(p, p.setting) for curve in curves for p in (curve if alone else curve[:-1])]
+    wanted = [*first, *(rest if len(points) <= FEW else [])]
+    left = [] if len(points) <= FEW else [p for p, _ in rest]
 
     def at(p: FrontierPoint) -> tuple[float, float]:
         return _part(p.learned, x_ends), _part(p.forgotten, y_ends)
 
-    last = [curve[-1] for curve in curves]
-    found = places([(p.method, *at(p)) for p in last], [at(p) for c in curves for p in c[:-1]])
-    for p, side in zip(last, found, strict=True):
-        if side:
-            yield label_row(p.method, p.learned, p.forgotten, side)
+    found = places([(name, *at(p)) for p, name in wanted], [at(p) for p in left])
+    for (p, name), side in zip(wanted, found, strict=True):
+        if side and name:
+            weight = 600 if name == p.method else 400
+            yield label_row(name, p.learned, p.forgotten, side, weight)
 
 
 def _part(value: float, within: Sequence[float]) -> float:

@@ -41,10 +41,12 @@ class _Box:
         )
 
 
+# Beside a point run the lines of its deviations: the corners come first.
 SIDES = (
-    Place("left", GAP, 4), Place("right", -GAP, 4), Place("center", 0, -GAP),
-    Place("center", 0, GAP + 9), Place("left", GAP - 2, -GAP), Place("left", GAP - 2, GAP + 9),
-    Place("right", -GAP + 2, -GAP), Place("right", -GAP + 2, GAP + 9),
+    Place("left", GAP - 2, -GAP + 1), Place("left", GAP - 2, GAP + 8),
+    Place("right", -GAP + 2, -GAP + 1), Place("right", -GAP + 2, GAP + 8),
+    Place("left", GAP, 4), Place("right", -GAP, 4),
+    Place("center", 0, -GAP), Place("center", 0, GAP + 9),
 )  # fmt: skip
 _ALL = _Box(0, -8, WIDTH - 30, HEIGHT)
 
@@ -88,17 +90,27 @@ def _label(name: str, x: float, y: float, side: Place) -> _Box:
     return _Box(left, bottom - LINE, left + width, bottom)
 
 
-def label_row(name: str, x: float, y: float, side: Place) -> dict[str, Any]:
+def label_row(name: str, x: float, y: float, side: Place, weight: int) -> dict[str, Any]:
     short = name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
-    return {"name": short, "x": x, "y": y, "align": side.align, "dx": side.dx, "dy": side.dy}
+    return {"name": short, "x": x, "y": y, "weight": weight, "align": side.align, "dx": side.dx,
+            "dy": side.dy}  # fmt: skip
 
 
-def label_layer(rows: alt.InlineData, x: alt.X, y: alt.Y) -> alt.Chart:
-    """Text at ``x`` and ``y`` with the alignment and shift that each row carries."""
+def label_layer(rows: alt.InlineData, x: alt.X, y: alt.Y) -> alt.LayerChart:
+    """Text at ``x`` and ``y`` with the alignment and shift that each row carries.
+
+    Twice: the first, in the colour of the ground and wider, keeps lines away from the letters.
+    """
 
     def of(field: str) -> alt.ExprRef:
         return alt.ExprRef(expr=f"datum.{field}")
 
-    mark: dict[str, Any] = {"align": of("align"), "dx": of("dx"), "dy": of("dy")}
-    chart = alt.Chart(rows, name=LAYER).mark_text(baseline="alphabetic", aria=False, **mark)
-    return chart.encode(x=x, y=y, text="name:N")
+    mark: dict[str, Any] = {key: of(key) for key in ("align", "dx", "dy")}
+    base = alt.Chart(rows).encode(x=x, y=y, text="name:N")
+    texts = (
+        base.mark_text(
+            baseline="alphabetic", aria=False, style=style, fontWeight=of("weight"), **mark
+        )
+        for style in ("halo", "label")
+    )
+    return alt.layer(*texts, name=LAYER)
