@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "risegrad"
 # From the bottom up. A module may import from lower floors and from its own.
 FLOORS = [
     {"calibration", "checks", "files", "lazy", "optional", "settings"},
-    {"theory", "rule", "draws", "blocks"},
+    {"theory", "rule", "draws", "blocks", "pages"},
     {"layout", "shapers", "sharding", "naming", "optimizers"},
     {"arithmetic", "coverage", "saved", "summary"},
     {"pieces"},

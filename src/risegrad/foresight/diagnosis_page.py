@@ -60,7 +60,9 @@ def decision(found: Diagnosis) -> str:
             "do not differ beyond the error of the estimate."
         )
     if t.progress_cost.value > 0:
-        share = f"{t.mean_matched.value / t.rise.value:.2g} times" if t.rise.value > 0 else "less than"
+        share = (
+            f"{t.mean_matched.value / t.rise.value:.2g} times" if t.rise.value > 0 else "less than"
+        )
         return f"Use a smaller FO step: at equal progress it does {share} the damage of RISE."
     return f"Use RISE: at equal progress its damage is {t.rise}, that of FO {t.mean_matched}."
 

@@ -116,7 +116,7 @@ def headline(found: LocalResult) -> str:
         return "There are too few updates to say how well they are predicted."
     best = max(ranked, key=lambda row: row.rank_correlation or 0.0)
     return (
-        f"{best.curvature} predicts best ({_updates_of(count)}): rank correlation "
+        f"For {_updates_of(count)}, {best.curvature} predicts best: rank correlation "
         f"{_number(best.rank_correlation)} with the true changes, the sign right in "
         f"{best.sign_agreement:.0%} of {best.count}."
     )

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import altair as alt
-
+from risegrad.pages.charts.axes import AnyChart
 from risegrad.pages.tables import Table
 
 
@@ -21,7 +20,7 @@ class Figure:
     title: str
     words: str
     """what a screen reader is told"""
-    chart: alt.LayerChart | alt.FacetChart | alt.Chart
+    chart: AnyChart
     table: Table
     note: str = ""
 

@@ -32,14 +32,18 @@ def html(page: Page) -> str:
     with debug_mode(False):
         charts = {f"f{i}": figure.spec() for i, figure in enumerate(page.figures(), 1)}
     themes = {scheme: config(scheme) for scheme in ("light", "dark")}
-    text: str = _environment().get_template("page.html").render(
-        page=page,
-        policy=_policy(style, script),
-        style=markupsafe.Markup(style),
-        script=markupsafe.Markup(script),
-        charts=markupsafe.Markup(for_script({"charts": charts, "themes": themes})),
-        numbers=markupsafe.Markup(for_script(page.numbers)) if page.numbers else "",
-        numbered=_numbered(),
+    text: str = (
+        _environment()
+        .get_template("page.html")
+        .render(
+            page=page,
+            policy=_policy(style, script),
+            style=markupsafe.Markup(style),
+            script=markupsafe.Markup(script),
+            charts=markupsafe.Markup(for_script({"charts": charts, "themes": themes})),
+            numbers=markupsafe.Markup(for_script(page.numbers)) if page.numbers else "",
+            numbered=_numbered(),
+        )
     )
     return text
 

@@ -137,7 +137,9 @@ def text_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]])
     >>> text_table("", ("rule", "damage"), [("FO", "1,200 ± 3")]).sections[0].lines[0].cells
     (Cell(text='1,200 ± 3', extra='', paper='', order=1200.0, rank=0, verdict=''),)
     """
-    lines = (Line(row[0], tuple(Cell(text, order=_number(text)) for text in row[1:])) for row in rows)
+    lines = (
+        Line(row[0], tuple(Cell(text, order=_number(text)) for text in row[1:])) for row in rows
+    )
     return Table(caption, head[0], tuple(map(Column, head[1:])), (Section("", tuple(lines)),))
 
 

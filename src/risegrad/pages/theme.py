@@ -35,6 +35,8 @@ def config(scheme: str, size: float = 12.5) -> dict[str, Any]:
             "orient": "bottom",
             "title": None,
             "labelColor": text,
+            "titleColor": text,
+            "titleFontWeight": "normal",
             "columns": 3,
             "labelLimit": 260,
             "symbolSize": 90,

@@ -59,7 +59,9 @@ def _point(method: Method, row: ResultRow) -> FrontierPoint | None:
 def _frontier_table(methods: Sequence[Method]) -> Table:
     rows = [row for method in methods for row in method.rows]
     lines = (
-        Line(row.label, (measured(row.metric(PLASTICITY.key)), measured(row.metric(FORGETTING.key))))
+        Line(
+            row.label, (measured(row.metric(PLASTICITY.key)), measured(row.metric(FORGETTING.key)))
+        )
         for row in rows
     )
     return Table(
@@ -131,7 +133,7 @@ def sweep_figures(
             points = list(_sweep_points(rows, name, shown, position))
             if points:
                 yield Figure(
-                    f"{experiment.name}-queries-{shown.key}-{of}",
+                    f"{experiment.name}-queries-{shown.key}",
                     f"{shown.words.capitalize()} ({shown.title}) and the number of queries: {of}",
                     f"Line of {shown.words} over the number of queries q. {of}.",
                     sweep(points, palette, "queries q", f"{shown.words} (%)"),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from risegrad.lab.report.rows import Experiment, ResultRow
@@ -64,7 +64,10 @@ def _number(value: Any) -> float:
 
 def _method(rows: Sequence[ResultRow]) -> Method:
     """Named by what the labels have in common, without the knob: "FO, rate 0.1" is "FO"."""
-    common = os.path.commonprefix([row.label for row in rows])
+    letters = takewhile(
+        lambda same: len(set(same)) == 1, zip(*(r.label for r in rows), strict=False)
+    )
+    common = "".join(same[0] for same in letters)
     common = re.sub(r"[0-9.eE+-]*$", "", common)
     name = re.sub(r"(^|[\s,(]+)([\w.]+=|rate)\s*$", "", common).strip(" ,(")
     return Method(name or str(rows[0].runs[0].setting("rule", "name")), tuple(rows))

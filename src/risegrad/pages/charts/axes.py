@@ -11,6 +11,7 @@ import altair as alt
 from risegrad.pages.palette import Palette
 from risegrad.pages.text import visible
 
+AnyChart = alt.LayerChart | alt.FacetChart
 WIDTH, HEIGHT = 680, 330
 POINT = 75
 """Area of a mark in square pixels."""
@@ -85,3 +86,9 @@ def by_method(names: Sequence[str], palette: Palette) -> tuple[alt.Color, alt.Sh
 def tip() -> dict[str, Any]:
     """What pointing at a mark tells, which is also its name for a screen reader."""
     return {"tooltip": alt.Tooltip("tip:N"), "description": alt.Description("tip:N")}
+
+
+def number_format(within: Sequence[float]) -> str:
+    """For d3: plain digits where they are few, else powers of ten."""
+    largest = max(map(abs, within))
+    return "~g" if largest == 0 or 1e-2 <= largest < 1e6 else ".1~e"

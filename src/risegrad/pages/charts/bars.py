@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import altair as alt
 
-from risegrad.pages.charts.axes import across, data, domain, tip
+from risegrad.pages.charts.axes import AnyChart, across, data, domain, number_format, tip
 from risegrad.pages.palette import Palette
 from risegrad.pages.text import visible
 
@@ -26,13 +26,15 @@ class Bar:
     tip: str
 
 
-def bars(found: Sequence[Bar], palette: Palette, title: str) -> alt.LayerChart:
+def bars(found: Sequence[Bar], palette: Palette, title: str) -> AnyChart:
     """In the given order; bars of one label stand below each other and start at zero."""
     ends = domain([0.0, *(end for bar in found for end in (bar.low, bar.high, bar.value))])
     methods = list(dict.fromkeys(bar.method for bar in found))
     labels = [visible(label) for label in dict.fromkeys(bar.label for bar in found)]
     grouped = len(labels) < len(found)
-    x = alt.X("value:Q", scale=alt.Scale(domain=ends, nice=False), axis=across(title))
+    axis = across(title)
+    axis.tickCount, axis.format = 4, number_format(ends)
+    x = alt.X("value:Q", scale=alt.Scale(domain=ends, nice=False), axis=axis)
     # Grouped bars need a legend; single ones are named by the axis.
     colour = alt.Color(
         "method:N",
@@ -47,7 +49,7 @@ def bars(found: Sequence[Bar], palette: Palette, title: str) -> alt.LayerChart:
     return alt.layer(
         base.mark_bar(cornerRadiusEnd=2).encode(x, colour, **tip()),
         base.mark_rule(strokeWidth=1.6, aria=False).encode(
-            alt.X("low:Q", scale=alt.Scale(domain=ends, nice=False), axis=across(title)),
+            alt.X("low:Q", scale=alt.Scale(domain=ends, nice=False), axis=axis),
             x2="high:Q",
         ),
     ).properties(width=WIDTH, height=BAR * max(len(found), 2))

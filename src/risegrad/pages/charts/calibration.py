@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import altair as alt
 
-from risegrad.pages.charts.axes import across, by_method, data, tip, upward
+from risegrad.pages.charts.axes import AnyChart, across, by_method, data, tip, upward
 from risegrad.pages.palette import Palette
 
 SIDE = 340
@@ -22,7 +22,7 @@ class CalibrationPoint:
     tip: str
 
 
-def calibration(points: Sequence[CalibrationPoint], palette: Palette) -> alt.LayerChart:
+def calibration(points: Sequence[CalibrationPoint], palette: Palette) -> AnyChart:
     """Axes are linear near zero and logarithmic beyond: changes differ by powers of ten."""
     values = [value for p in points for value in (p.predicted, p.true)]
     unit = _unit(values)
@@ -32,7 +32,8 @@ def calibration(points: Sequence[CalibrationPoint], palette: Palette) -> alt.Lay
     ticks = _ticks(unit, *ends)
     x_axis, y_axis = across("Predicted change of the old loss"), upward("True change")
     for axis in (x_axis, y_axis):
-        axis.values, axis.format, axis.grid = ticks, ".0e", True
+        axis.values, axis.grid = ticks, True
+        axis.labelExpr = "datum.value === 0 ? '0' : format(datum.value, '.0e')"
     x, y = alt.X("x:Q", scale=scale, axis=x_axis), alt.Y("y:Q", scale=scale, axis=y_axis)
     colour, shape = by_method(list(dict.fromkeys(p.method for p in points)), palette)
     rows = ({"method": p.method, "x": p.predicted, "y": p.true, "tip": p.tip} for p in points)

@@ -13,6 +13,7 @@ from risegrad.pages.charts.axes import (
     HEIGHT,
     POINT,
     WIDTH,
+    AnyChart,
     across,
     by_method,
     data,
@@ -48,7 +49,7 @@ class FrontierPoint:
     """whether the model learned nothing: shown pale, because what it keeps says nothing"""
 
 
-def frontier(points: Sequence[FrontierPoint], palette: Palette) -> alt.LayerChart:
+def frontier(points: Sequence[FrontierPoint], palette: Palette) -> AnyChart:
     """``points`` of one method stand together, in the order of its sweep."""
     x_ends = domain(_reach(points, "learned"), 0, 100)
     # A deviation that reaches below zero is cut there: no axis for what nobody measured.

@@ -8,7 +8,7 @@ from typing import Any
 
 import altair as alt
 
-from risegrad.pages.charts.axes import HEIGHT, WIDTH
+from risegrad.pages.charts.axes import HEIGHT, WIDTH, AnyChart
 
 LAYER = "labels"
 """The page leaves out the layer of this name where the screen is narrow: the legend is enough."""
@@ -96,7 +96,7 @@ def label_row(name: str, x: float, y: float, side: Place, weight: int) -> dict[s
             "dy": side.dy}  # fmt: skip
 
 
-def label_layer(rows: alt.InlineData, x: alt.X, y: alt.Y) -> alt.LayerChart:
+def label_layer(rows: alt.InlineData, x: alt.X, y: alt.Y) -> AnyChart:
     """Text at ``x`` and ``y`` with the alignment and shift that each row carries.
 
     Twice: the first, in the colour of the ground and wider, keeps lines away from the letters.

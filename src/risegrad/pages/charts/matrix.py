@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import altair as alt
 
-from risegrad.pages.charts.axes import data, domain
+from risegrad.pages.charts.axes import AnyChart, data, domain
 
 SIDE, COLUMNS = 200, 3
 WRITTEN = 8
@@ -23,7 +23,7 @@ class MatrixCell:
     tip: str
 
 
-def matrices(cells: Sequence[MatrixCell], title: str) -> alt.FacetChart:
+def matrices(cells: Sequence[MatrixCell], title: str) -> AnyChart:
     """All maps on one scale of colours, so that equal colours are equal accuracies."""
     within = domain((cell.value for cell in cells), 0, 100)
     names = list(dict.fromkeys(cell.row for cell in cells))

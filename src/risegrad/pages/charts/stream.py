@@ -11,6 +11,7 @@ from risegrad.pages.charts.axes import (
     HEIGHT,
     POINT,
     WIDTH,
+    AnyChart,
     across,
     by_method,
     data,
@@ -38,7 +39,7 @@ class StreamPoint:
     tip: str
 
 
-def stream(points: Sequence[StreamPoint], palette: Palette, title: str) -> alt.LayerChart:
+def stream(points: Sequence[StreamPoint], palette: Palette, title: str) -> AnyChart:
     reach = [p.mean + sign * (p.sd or 0.0) for p in points for sign in (-1, 1)]
     within = domain(reach, 0, 100)
     last = max(p.session for p in points)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import altair as alt
 
 from risegrad.pages.charts.axes import (
     POINT,
+    AnyChart,
     across,
     data,
     domain,
@@ -34,9 +36,7 @@ class SweepPoint:
     tip: str
 
 
-def sweep(
-    points: Sequence[SweepPoint], palette: Palette, setting: str, title: str
-) -> alt.LayerChart:
+def sweep(points: Sequence[SweepPoint], palette: Palette, setting: str, title: str) -> AnyChart:
     """Curves that the palette does not know (the paper's) are grey and dashed."""
     reach = [p.mean + sign * (p.sd or 0.0) for p in points for sign in (-1, 1)]
     within = domain(reach, -100, 100)
@@ -49,7 +49,7 @@ def sweep(
     y = alt.Y("mean:Q", scale=linear(within), axis=upward(title))
     names = list(dict.fromkeys(p.method for p in points))
     base = alt.Chart(data(rows)).encode(x, _colour(names, palette))
-    dash = alt.StrokeDash("method:N", legend=None, scale=_scale(names, [
+    dash = alt.StrokeDash("method:N", scale=_scale(names, [
         [1, 0] if name in palette else [5, 4] for name in names]))  # fmt: skip
     shape = alt.Shape("method:N", scale=_scale(names, [
         palette[name].shape if name in palette else "circle" for name in names]))  # fmt: skip
@@ -62,7 +62,7 @@ def sweep(
     ).properties(width=WIDTH, height=HEIGHT)
 
 
-def _scale(names: Sequence[str], values: list[object]) -> alt.Scale:
+def _scale(names: Sequence[str], values: list[Any]) -> alt.Scale:
     return alt.Scale(domain=[visible(name) for name in names], range=values)
 
 
