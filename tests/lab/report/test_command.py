@@ -191,7 +191,7 @@ def test_hostile_text_stays_text(tmp_path: Path, capsys: pytest.CaptureFixture[s
     (tmp_path / "runs" / "<img src=x>\x1b[31m.json").write_text("{")
     run(tmp_path / "runs", "--out", tmp_path / "report.html")
     outline = Outline((tmp_path / "report.html").read_text(encoding="utf-8"))
-    assert len(outline.all("script")) == 2
+    assert len(outline.all("script")) == 3
     assert outline.all("img") == []
     markdown = (tmp_path / "report.md").read_text(encoding="utf-8")
     assert "<" not in markdown

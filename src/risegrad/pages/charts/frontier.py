@@ -27,7 +27,7 @@ from risegrad.pages.charts.labels import label_layer, label_row, places
 from risegrad.pages.palette import Palette
 
 LEARNED = "Learned: new-task accuracy (%), higher is better →"
-FORGOTTEN = "Forgotten: points lost on old tasks, lower is better ↓"
+FORGOTTEN = "Forgotten: points lost, lower is better ↓"
 FEW = 30
 """With more points than this, only methods are named, not their settings."""
 BETTER = "Right and low is better: it learned more and forgot less."

@@ -44,7 +44,9 @@ def matrices(cells: Sequence[MatrixCell], title: str) -> AnyChart:
         light = alt.datum.value > sum(within) / 2
         ink = alt.when(light).then(alt.value("#000000")).otherwise(alt.value("#ffffff"))
         text = base.mark_text(aria=False, fontSize=11)
-        layers.append(text.encode(text=alt.Text("value:Q", format=".0f"), color=ink))
+        # It lies above its cell, and pointing at it is pointing at the cell.
+        number = alt.Text("value:Q", format=".0f")
+        layers.append(text.encode(text=number, color=ink, tooltip=alt.Tooltip("tip:N")))
     return (
         alt.layer(*layers, data=data(rows))
         .properties(width=SIDE, height=SIDE)
