@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from altair.utils.schemapi import debug_mode
+
 from risegrad.pages.charts.axes import AnyChart
 from risegrad.pages.tables import Table
 
@@ -26,8 +28,8 @@ class Figure:
 
     def spec(self) -> dict[str, Any]:
         """Vega-Lite without looks: these depend on where it is shown."""
-        # Our own charts are checked by tests; checking again costs more than all the rest.
-        found: dict[str, Any] = self.chart.to_dict(validate=False)
+        with debug_mode(False):
+            found: dict[str, Any] = self.chart.to_dict(validate=False)
         return {key: value for key, value in found.items() if key not in {"config", "$schema"}}
 
     @property

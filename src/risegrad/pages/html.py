@@ -13,8 +13,6 @@ from importlib.resources import files
 from itertools import count
 from typing import Any
 
-from altair.utils.schemapi import debug_mode
-
 from risegrad.optional import need
 from risegrad.pages.blocks import Page
 from risegrad.pages.tables import Cell
@@ -28,9 +26,7 @@ markupsafe = need("markupsafe", "lab", "pages")
 
 def html(page: Page) -> str:
     script, style = vega_script() + "\n" + _asset("page.js"), _asset("page.css")
-    # Ours are made by code, not by users: checked by the tests, not again at each report.
-    with debug_mode(False):
-        charts = {f"f{i}": figure.spec() for i, figure in enumerate(page.figures(), 1)}
+    charts = {f"f{i}": figure.spec() for i, figure in enumerate(page.figures(), 1)}
     themes = {scheme: config(scheme) for scheme in ("light", "dark")}
     text: str = (
         _environment()

@@ -157,7 +157,7 @@ def test_the_first_screen_says_what_was_found_and_shows_it(opened: Open) -> None
     for part in (finding, page.locator(".plot .role-axis-title").first):
         box = part.bounding_box()
         assert box is not None
-        assert 0 <= box["y"]
+        assert box["y"] >= 0
         assert box["y"] + box["height"] < 900
     assert "lower is better" in first_chart(page).inner_text()
     assert "Right and low is better" in first_chart(page).inner_text()
@@ -226,13 +226,17 @@ def test_twenty_one_rows_have_different_marks(
     write_report(build(records), tmp_path / "many.html")
     pages["many"] = (tmp_path / "many.html").as_uri()
     page = opened("many")
-    looks = page.locator(".plot").first.locator(".role-legend-symbol path").evaluate_all(
-        "all => all.map(p => p.getAttribute('d') + p.getAttribute('fill'))"
+    looks = (
+        page.locator(".plot")
+        .first.locator(".role-legend-symbol path")
+        .evaluate_all("all => all.map(p => p.getAttribute('d') + p.getAttribute('fill'))")
     )
     assert len(looks) == 21
     assert len(set(looks)) == 21
-    in_chart = page.locator(".plot").first.locator("path[aria-label^='row ']").evaluate_all(
-        "all => all.map(p => p.getAttribute('fill'))"
+    in_chart = (
+        page.locator(".plot")
+        .first.locator("path[aria-label^='row ']")
+        .evaluate_all("all => all.map(p => p.getAttribute('fill'))")
     )
     assert len(in_chart) == 21
     # The same method has the same colour in the next chart.

@@ -266,7 +266,7 @@ def test_zero_shot_scores_stand_beside_the_others(tmp_path: Path) -> None:
     assert found["no zero-shot"][0] is None
     assert "FWT" in [column.title for column in chapter.results.columns]
     shown = page(report)
-    assert shown.index("<details class=\"fold\"") < shown.index("Zero-shot")
+    assert shown.index('<details class="fold"') < shown.index("Zero-shot")
     assert re.search(r">nothing<.*?40\.00.*?60\.00", shown, re.DOTALL)
 
 

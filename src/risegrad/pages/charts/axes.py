@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import altair as alt
 
@@ -12,18 +12,35 @@ from risegrad.pages.palette import Palette
 from risegrad.pages.text import visible
 
 AnyChart = alt.LayerChart | alt.FacetChart
+ROWS = alt.NamedData(name="rows")
 WIDTH, HEIGHT = 680, 330
 POINT = 75
 """Area of a mark in square pixels."""
 
 
-def data(rows: Iterable[Mapping[str, Any]]) -> alt.InlineData:
-    """Rows as a chart's own data, texts without characters that act."""
-    values = [
+class _Datasets:
+    """Data that Altair passes on as they are, instead of copying and checking every number."""
+
+    _schema: ClassVar[dict[str, Any]] = {"type": "object"}
+
+    def __init__(self, content: dict[str, list[dict[str, Any]]]) -> None:
+        self.content = content
+
+    def to_dict(self) -> dict[str, list[dict[str, Any]]]:
+        return self.content
+
+
+def with_data(chart: AnyChart, **given: Iterable[Mapping[str, Any]]) -> AnyChart:
+    """The chart with the data that its layers name; texts lose the characters that act."""
+    chart.datasets = _Datasets({name: _cleaned(rows) for name, rows in given.items()})
+    return chart
+
+
+def _cleaned(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [
         {key: visible(value) if isinstance(value, str) else value for key, value in row.items()}
         for row in rows
     ]
-    return alt.InlineData(values=values)
 
 
 def domain(
@@ -39,8 +56,10 @@ def domain(
     given = [value for value in values if math.isfinite(value)] or [0.0]
     low, high = min(given), max(given)
     if high - low < 1e-9:
-        room = abs(high) / 10 or 1.0
-        low, high = low - room, high + room
+        around = abs(high) / 10 or 1.0
+        low, high = low - around, high + around
+    room = 0.03 * (high - low)  # marks have a size
+    low, high = low - room, high + room
     step = _round_step((high - low) / (ticks - 1)) / 2
     low = step * math.floor(low / step + 1e-9)
     high = step * math.ceil(high / step - 1e-9)

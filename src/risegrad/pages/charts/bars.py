@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import altair as alt
+from altair.utils.schemapi import debug_mode
 
-from risegrad.pages.charts.axes import AnyChart, across, data, domain, number_format, tip
+from risegrad.pages.charts.axes import ROWS, AnyChart, across, domain, number_format, tip, with_data
 from risegrad.pages.palette import Palette
 from risegrad.pages.text import visible
 
@@ -26,6 +27,7 @@ class Bar:
     tip: str
 
 
+@debug_mode(False)  # checked by the tests
 def bars(found: Sequence[Bar], palette: Palette, title: str) -> AnyChart:
     """In the given order; bars of one label stand below each other and start at zero."""
     ends = domain([0.0, *(end for bar in found for end in (bar.low, bar.high, bar.value))])
@@ -43,13 +45,14 @@ def bars(found: Sequence[Bar], palette: Palette, title: str) -> AnyChart:
         legend=alt.Legend() if grouped else None,
     )  # fmt: skip
     y = alt.Y("label:N", sort=labels, axis=alt.Axis(title=None, ticks=False, labelLimit=200))
-    base = alt.Chart(data(vars(bar) for bar in found)).encode(y)
+    base = alt.Chart(ROWS).encode(y)
     if grouped:
         base = base.encode(yOffset=alt.YOffset("method:N", sort=[visible(m) for m in methods]))
-    return alt.layer(
+    chart = alt.layer(
         base.mark_bar(cornerRadiusEnd=2).encode(x, colour, **tip()),
         base.mark_rule(strokeWidth=1.6, aria=False).encode(
             alt.X("low:Q", scale=alt.Scale(domain=ends, nice=False), axis=axis),
             x2="high:Q",
         ),
     ).properties(width=WIDTH, height=BAR * max(len(found), 2))
+    return with_data(chart, rows=map(vars, found))

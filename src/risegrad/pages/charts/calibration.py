@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import altair as alt
+from altair.utils.schemapi import debug_mode
 
-from risegrad.pages.charts.axes import AnyChart, across, by_method, data, tip, upward
+from risegrad.pages.charts.axes import ROWS, AnyChart, across, by_method, tip, upward, with_data
 from risegrad.pages.palette import Palette
 
 SIDE = 340
@@ -22,6 +23,7 @@ class CalibrationPoint:
     tip: str
 
 
+@debug_mode(False)  # checked by the tests
 def calibration(points: Sequence[CalibrationPoint], palette: Palette) -> AnyChart:
     """Axes are linear near zero and logarithmic beyond: changes differ by powers of ten."""
     values = [value for p in points for value in (p.predicted, p.true)]
@@ -37,15 +39,16 @@ def calibration(points: Sequence[CalibrationPoint], palette: Palette) -> AnyChar
     x, y = alt.X("x:Q", scale=scale, axis=x_axis), alt.Y("y:Q", scale=scale, axis=y_axis)
     colour, shape = by_method(list(dict.fromkeys(p.method for p in points)), palette)
     rows = ({"method": p.method, "x": p.predicted, "y": p.true, "tip": p.tip} for p in points)
-    diagonal = alt.Chart(data({"x": end, "y": end} for end in ends))
-    return alt.layer(
+    diagonal = alt.Chart(alt.NamedData(name="diagonal"))
+    chart = alt.layer(
         diagonal.mark_line(strokeDash=[4, 4], strokeWidth=1.2, color="#8792a2", aria=False).encode(
             x, y
         ),
-        alt.Chart(data(rows)).mark_point(filled=True, size=45, opacity=0.75).encode(
+        alt.Chart(ROWS).mark_point(filled=True, size=45, opacity=0.75).encode(
             x, y, colour, shape, **tip()
         ),
     ).properties(width=SIDE, height=SIDE)  # fmt: skip
+    return with_data(chart, rows=rows, diagonal=({"x": end, "y": end} for end in ends))
 
 
 def _unit(values: Sequence[float]) -> float:

@@ -8,20 +8,22 @@ from itertools import groupby
 from typing import Any
 
 import altair as alt
+from altair.utils.schemapi import debug_mode
 
 from risegrad.pages.charts.axes import (
     HEIGHT,
     POINT,
+    ROWS,
     WIDTH,
     AnyChart,
     across,
     by_method,
-    data,
     domain,
     ends,
     linear,
     tip,
     upward,
+    with_data,
 )
 from risegrad.pages.charts.labels import label_layer, label_row, places
 from risegrad.pages.palette import Palette
@@ -49,6 +51,7 @@ class FrontierPoint:
     """whether the model learned nothing: shown pale, because what it keeps says nothing"""
 
 
+@debug_mode(False)  # checked by the tests
 def frontier(points: Sequence[FrontierPoint], palette: Palette) -> AnyChart:
     """``points`` of one method stand together, in the order of its sweep."""
     x_ends = domain(_reach(points, "learned"), 0, 100)
@@ -61,12 +64,12 @@ def frontier(points: Sequence[FrontierPoint], palette: Palette) -> AnyChart:
     picked = alt.selection_point(name="picked", fields=["method"], bind="legend")
     clear = alt.Opacity("clear:Q", scale=None, legend=None)
     opacity = alt.when(picked).then(clear).otherwise(alt.value(0.12))
-    base = alt.Chart(data(_rows(points, x_ends, y_ends)))
+    base = alt.Chart(ROWS)
     marks = base.mark_point(filled=True, size=POINT).encode(
         x, y, colour, shape, opacity=opacity, **tip()
     )
     bars = base.mark_rule(strokeWidth=1.4, aria=False)
-    return alt.layer(
+    chart = alt.layer(
         base.mark_line(strokeWidth=2, aria=False).encode(
             x, y, colour, opacity=alt.when(picked).then(alt.value(0.75)).otherwise(alt.value(0.08)),
             order="order:Q"),
@@ -75,8 +78,10 @@ def frontier(points: Sequence[FrontierPoint], palette: Palette) -> AnyChart:
         bars.encode(x, alt.Y("low:Q", scale=linear(y_ends)), colour,
                     opacity=_thin(picked), y2="high:Q"),
         marks.add_params(picked),
-        label_layer(data(_labels(points, x_ends, y_ends)), x, y),
+        label_layer(x, y),
     ).properties(width=WIDTH, height=HEIGHT)  # fmt: skip
+    rows, labels = _rows(points, x_ends, y_ends), _labels(points, x_ends, y_ends)
+    return with_data(chart, rows=rows, labels=labels)
 
 
 def _from_zero(values: list[float]) -> list[float]:

@@ -96,8 +96,8 @@ def label_row(name: str, x: float, y: float, side: Place, weight: int) -> dict[s
             "dy": side.dy}  # fmt: skip
 
 
-def label_layer(rows: alt.InlineData, x: alt.X, y: alt.Y) -> AnyChart:
-    """Text at ``x`` and ``y`` with the alignment and shift that each row carries.
+def label_layer(x: alt.X, y: alt.Y) -> AnyChart:
+    """Text at ``x`` and ``y``, aligned and shifted as each row of the data ``labels`` says.
 
     Twice: the first, in the colour of the ground and wider, keeps lines away from the letters.
     """
@@ -106,7 +106,7 @@ def label_layer(rows: alt.InlineData, x: alt.X, y: alt.Y) -> AnyChart:
         return alt.ExprRef(expr=f"datum.{field}")
 
     mark: dict[str, Any] = {key: of(key) for key in ("align", "dx", "dy")}
-    base = alt.Chart(rows).encode(x=x, y=y, text="name:N")
+    base = alt.Chart(alt.NamedData(name=LAYER)).encode(x=x, y=y, text="name:N")
     texts = (
         base.mark_text(
             baseline="alphabetic", aria=False, style=style, fontWeight=of("weight"), **mark

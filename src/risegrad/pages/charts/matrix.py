@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import altair as alt
+from altair.utils.schemapi import debug_mode
 
-from risegrad.pages.charts.axes import AnyChart, data, domain
+from risegrad.pages.charts.axes import ROWS, AnyChart, domain, with_data
 
 SIDE, COLUMNS = 200, 3
 WRITTEN = 8
@@ -23,6 +24,7 @@ class MatrixCell:
     tip: str
 
 
+@debug_mode(False)  # checked by the tests
 def matrices(cells: Sequence[MatrixCell], title: str) -> AnyChart:
     """All maps on one scale of colours, so that equal colours are equal accuracies."""
     within = domain((cell.value for cell in cells), 0, 100)
@@ -47,13 +49,6 @@ def matrices(cells: Sequence[MatrixCell], title: str) -> AnyChart:
         # It lies above its cell, and pointing at it is pointing at the cell.
         number = alt.Text("value:Q", format=".0f")
         layers.append(text.encode(text=number, color=ink, tooltip=alt.Tooltip("tip:N")))
-    return (
-        alt.layer(*layers, data=data(rows))
-        .properties(width=SIDE, height=SIDE)
-        .facet(
-            facet=alt.Facet(
-                "row:N", title=None, sort=alt.EncodingSortField(field="order", op="min")
-            ),
-            columns=COLUMNS,
-        )
-    )
+    row = alt.Facet("row:N", title=None, sort=alt.EncodingSortField(field="order", op="min"))
+    map_of_one = alt.layer(*layers, data=ROWS).properties(width=SIDE, height=SIDE)
+    return with_data(map_of_one.facet(facet=row, columns=COLUMNS), rows=rows)

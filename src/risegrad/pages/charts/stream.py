@@ -6,20 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import altair as alt
+from altair.utils.schemapi import debug_mode
 
 from risegrad.pages.charts.axes import (
     HEIGHT,
     POINT,
+    ROWS,
     WIDTH,
     AnyChart,
     across,
     by_method,
-    data,
     domain,
     ends,
     linear,
     tip,
     upward,
+    with_data,
 )
 from risegrad.pages.palette import Palette
 
@@ -39,6 +41,7 @@ class StreamPoint:
     tip: str
 
 
+@debug_mode(False)  # checked by the tests
 def stream(points: Sequence[StreamPoint], palette: Palette, title: str) -> AnyChart:
     reach = [p.mean + sign * (p.sd or 0.0) for p in points for sign in (-1, 1)]
     within = domain(reach, 0, 100)
@@ -53,7 +56,7 @@ def stream(points: Sequence[StreamPoint], palette: Palette, title: str) -> AnyCh
     colour, shape = by_method(list(dict.fromkeys(p.method for p in points)), palette)
     picked = alt.selection_point(name="picked", fields=["method"], bind="legend")
     opacity = alt.when(picked).then(alt.value(0.9)).otherwise(alt.value(0.08))
-    base = alt.Chart(data(rows)).encode(x, colour, detail="row:N")
+    base = alt.Chart(ROWS).encode(x, colour, detail="row:N")
     few = len({p.row for p in points}) <= FEW
     band = base.mark_area(aria=False).encode(
         alt.Y("low:Q", scale=linear(within), axis=upward(title)), y2="high:Q",
@@ -63,7 +66,7 @@ def stream(points: Sequence[StreamPoint], palette: Palette, title: str) -> AnyCh
     marks = base.mark_point(filled=True, size=POINT).encode(y, shape, opacity=opacity, **tip())
     layers = [band, lines] if few else [lines]
     chart = alt.layer(*layers, marks.add_params(picked))
-    return chart.properties(width=WIDTH, height=HEIGHT)
+    return with_data(chart.properties(width=WIDTH, height=HEIGHT), rows=rows)
 
 
 def _sessions(last: int) -> alt.Axis:

@@ -7,17 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
+from altair.utils.schemapi import debug_mode
 
 from risegrad.pages.charts.axes import (
     POINT,
+    ROWS,
     AnyChart,
     across,
-    data,
     domain,
     ends,
     linear,
     tip,
     upward,
+    with_data,
 )
 from risegrad.pages.palette import NEUTRAL, Palette
 from risegrad.pages.text import visible
@@ -36,10 +38,11 @@ class SweepPoint:
     tip: str
 
 
+@debug_mode(False)  # checked by the tests
 def sweep(points: Sequence[SweepPoint], palette: Palette, setting: str, title: str) -> AnyChart:
     """Curves that the palette does not know (the paper's) are grey and dashed."""
     reach = [p.mean + sign * (p.sd or 0.0) for p in points for sign in (-1, 1)]
-    within = domain(reach, -100, 100)
+    within = domain(reach, 0.0 if all(p.mean >= 0 for p in points) else -100.0, 100)
     rows = []
     for p in points:
         low, high = ends(p.mean, p.sd, within)
@@ -48,18 +51,19 @@ def sweep(points: Sequence[SweepPoint], palette: Palette, setting: str, title: s
     x = alt.X("value:Q", scale=_powers(points), axis=_at_values(points, setting))
     y = alt.Y("mean:Q", scale=linear(within), axis=upward(title))
     names = list(dict.fromkeys(p.method for p in points))
-    base = alt.Chart(data(rows)).encode(x, _colour(names, palette))
+    base = alt.Chart(ROWS).encode(x, _colour(names, palette))
     dash = alt.StrokeDash("method:N", scale=_scale(names, [
         [1, 0] if name in palette else [5, 4] for name in names]))  # fmt: skip
     shape = alt.Shape("method:N", scale=_scale(names, [
         palette[name].shape if name in palette else "circle" for name in names]))  # fmt: skip
-    return alt.layer(
+    chart = alt.layer(
         base.mark_line(strokeWidth=2, aria=False).encode(y, dash),
         base.mark_rule(strokeWidth=1.4, aria=False).encode(
             alt.Y("low:Q", scale=linear(within), axis=upward(title)), y2="high:Q"
         ),
         base.mark_point(filled=True, size=POINT, opacity=1).encode(y, shape, **tip()),
     ).properties(width=WIDTH, height=HEIGHT)
+    return with_data(chart, rows=rows)
 
 
 def _scale(names: Sequence[str], values: list[Any]) -> alt.Scale:
