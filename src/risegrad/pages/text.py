@@ -16,7 +16,7 @@ _INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 def visible(text: str) -> str:
     """One line without characters that act instead of showing: terminal codes, bidi overrides."""
     if text.isascii() and text.isprintable():
-        return re.sub(r" +", " ", text)
+        return re.sub(" +", " ", text) if "  " in text else text
     spaced = re.sub(r"\s+", " ", text)
     return "".join(
         "\ufffd" if unicodedata.category(character) in _INVISIBLE else character

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from statistics import fmean
 
 CONFIDENCE = 0.95
@@ -65,6 +66,7 @@ def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interva
     return Interval(found.mean, found.mean - half, found.mean + half, found.n)
 
 
+@cache
 def t_quantile(confidence: float, degrees: int) -> float:
     """The ``t`` with ``P(|T| < t) = confidence`` for Student's T.
 

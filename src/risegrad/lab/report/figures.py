@@ -41,7 +41,7 @@ def frontier_figure(
         f"Forgetting against accuracy on new tasks for {count}. {BETTER}",
         frontier(points, palette),
         _frontier_table(methods),
-        f"{BETTER}{curves} {DEVIATION}",
+        f"{BETTER}{curves} {DEVIATION} A click on a name shows it alone.",
     )
 
 

@@ -52,7 +52,7 @@ def bars(found: Sequence[Bar], palette: Palette, title: str) -> AnyChart:
         base.mark_bar(cornerRadiusEnd=2).encode(x, colour, **tip()),
         base.mark_rule(strokeWidth=1.6, aria=False).encode(
             alt.X("low:Q", scale=alt.Scale(domain=ends, nice=False), axis=axis),
-            x2="high:Q",
+            alt.X2("high:Q"),
         ),
     ).properties(width=WIDTH, height=BAR * max(len(found), 2))
     return with_data(chart, rows=map(vars, found))

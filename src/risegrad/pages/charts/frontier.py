@@ -19,8 +19,10 @@ from risegrad.pages.charts.axes import (
     across,
     by_method,
     domain,
+    emphasis,
     ends,
     linear,
+    picking,
     tip,
     upward,
     with_data,
@@ -61,23 +63,19 @@ def frontier(points: Sequence[FrontierPoint], palette: Palette) -> AnyChart:
     x = alt.X("x:Q", scale=linear(x_ends), axis=across(LEARNED))
     y = alt.Y("y:Q", scale=linear(y_ends), axis=upward(FORGOTTEN))
     colour, shape = by_method(list(dict.fromkeys(p.method for p in points)), palette)
-    picked = alt.selection_point(name="picked", fields=["method"], bind="legend")
-    clear = alt.Opacity("clear:Q", scale=None, legend=None)
-    opacity = alt.when(picked).then(clear).otherwise(alt.value(0.12))
     base = alt.Chart(ROWS)
     marks = base.mark_point(filled=True, size=POINT).encode(
-        x, y, colour, shape, opacity=opacity, **tip()
+        x, y, colour, shape, emphasis(None, 0.12), **tip()
     )
     bars = base.mark_rule(strokeWidth=1.4, aria=False)
     chart = alt.layer(
         base.mark_line(strokeWidth=2, aria=False).encode(
-            x, y, colour, opacity=alt.when(picked).then(alt.value(0.75)).otherwise(alt.value(0.08)),
-            order="order:Q"),
+            x, y, colour, emphasis(0.75, 0.08), alt.Order("order:Q")),
         bars.encode(alt.X("left:Q", scale=linear(x_ends)), y, colour,
-                    opacity=_thin(picked), x2="right:Q"),
+                    emphasis(0.45, 0.05), alt.X2("right:Q")),
         bars.encode(x, alt.Y("low:Q", scale=linear(y_ends)), colour,
-                    opacity=_thin(picked), y2="high:Q"),
-        marks.add_params(picked),
+                    emphasis(0.45, 0.05), alt.Y2("high:Q")),
+        marks.add_params(picking()),
         label_layer(x, y),
     ).properties(width=WIDTH, height=HEIGHT)  # fmt: skip
     rows, labels = _rows(points, x_ends, y_ends), _labels(points, x_ends, y_ends)
@@ -87,10 +85,6 @@ def frontier(points: Sequence[FrontierPoint], palette: Palette) -> AnyChart:
 def _from_zero(values: list[float]) -> list[float]:
     """With zero, unless the values lie so far from it that they would be hard to tell apart."""
     return [0.0, *values] if min(values) < max(values) - min(values) else values
-
-
-def _thin(picked: alt.Parameter) -> Any:
-    return alt.when(picked).then(alt.value(0.45)).otherwise(alt.value(0.05))
 
 
 def _reach(points: Sequence[FrontierPoint], of: str) -> Iterator[float]:

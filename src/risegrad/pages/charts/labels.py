@@ -106,7 +106,7 @@ def label_layer(x: alt.X, y: alt.Y) -> AnyChart:
         return alt.ExprRef(expr=f"datum.{field}")
 
     mark: dict[str, Any] = {key: of(key) for key in ("align", "dx", "dy")}
-    base = alt.Chart(alt.NamedData(name=LAYER)).encode(x=x, y=y, text="name:N")
+    base = alt.Chart(alt.NamedData(name=LAYER)).encode(x=x, y=y, text=alt.Text("name:N"))
     texts = (
         base.mark_text(
             baseline="alphabetic", aria=False, style=style, fontWeight=of("weight"), **mark

@@ -43,8 +43,8 @@ def matrices(cells: Sequence[MatrixCell], title: str) -> AnyChart:
     layers = [maps]
     if max(cell.task for cell in cells) <= WRITTEN:
         # The light half of the scale carries black, the dark half white.
-        light = alt.datum.value > sum(within) / 2
-        ink = alt.when(light).then(alt.value("#000000")).otherwise(alt.value("#ffffff"))
+        light = {"test": f"datum.value > {sum(within) / 2}", "value": "#000000"}
+        ink = alt.ColorValue("#ffffff", condition=light)
         text = base.mark_text(aria=False, fontSize=11)
         # It lies above its cell, and pointing at it is pointing at the cell.
         number = alt.Text("value:Q", format=".0f")

@@ -17,8 +17,10 @@ from risegrad.pages.charts.axes import (
     across,
     by_method,
     domain,
+    emphasis,
     ends,
     linear,
+    picking,
     tip,
     upward,
     with_data,
@@ -54,18 +56,16 @@ def stream(points: Sequence[StreamPoint], palette: Palette, title: str) -> AnyCh
     x = alt.X("session:Q", scale=linear([1, max(last, 2)]), axis=_sessions(last))
     y = alt.Y("mean:Q", scale=linear(within), axis=upward(title))
     colour, shape = by_method(list(dict.fromkeys(p.method for p in points)), palette)
-    picked = alt.selection_point(name="picked", fields=["method"], bind="legend")
-    opacity = alt.when(picked).then(alt.value(0.9)).otherwise(alt.value(0.08))
-    base = alt.Chart(ROWS).encode(x, colour, detail="row:N")
+    base = alt.Chart(ROWS).encode(x, colour, alt.Detail("row:N"))
     few = len({p.row for p in points}) <= FEW
     band = base.mark_area(aria=False).encode(
-        alt.Y("low:Q", scale=linear(within), axis=upward(title)), y2="high:Q",
-        opacity=alt.when(picked).then(alt.value(0.12)).otherwise(alt.value(0.0)),
+        alt.Y("low:Q", scale=linear(within), axis=upward(title)), alt.Y2("high:Q"),
+        emphasis(0.12, 0.0),
     )  # fmt: skip
-    lines = base.mark_line(strokeWidth=2, aria=False).encode(y, opacity=opacity)
-    marks = base.mark_point(filled=True, size=POINT).encode(y, shape, opacity=opacity, **tip())
+    lines = base.mark_line(strokeWidth=2, aria=False).encode(y, emphasis(0.9, 0.08))
+    marks = base.mark_point(filled=True, size=POINT).encode(y, shape, emphasis(0.9, 0.08), **tip())
     layers = [band, lines] if few else [lines]
-    chart = alt.layer(*layers, marks.add_params(picked))
+    chart = alt.layer(*layers, marks.add_params(picking()))
     return with_data(chart.properties(width=WIDTH, height=HEIGHT), rows=rows)
 
 

@@ -59,7 +59,7 @@ def sweep(points: Sequence[SweepPoint], palette: Palette, setting: str, title: s
     chart = alt.layer(
         base.mark_line(strokeWidth=2, aria=False).encode(y, dash),
         base.mark_rule(strokeWidth=1.4, aria=False).encode(
-            alt.Y("low:Q", scale=linear(within), axis=upward(title)), y2="high:Q"
+            alt.Y("low:Q", scale=linear(within), axis=upward(title)), alt.Y2("high:Q")
         ),
         base.mark_point(filled=True, size=POINT, opacity=1).encode(y, shape, **tip()),
     ).properties(width=WIDTH, height=HEIGHT)
