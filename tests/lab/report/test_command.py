@@ -45,6 +45,18 @@ def test_three_files_and_a_word(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert warned == ""
 
 
+def test_charts_are_saved_on_demand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(tmp_path / "runs", record("FO", 0), record("RISE", 0))
+    figures = tmp_path / "new" / "figures"
+    run(tmp_path / "runs", "--out", tmp_path / "report.html", "--figures", figures)
+    assert f"Wrote the charts to {figures}" in capsys.readouterr().out
+    names = ["digits-frontier", "digits-matrices-accuracy", "digits-stream-accuracy"]
+    assert sorted(os.listdir(figures)) == [f"{n}.{end}" for n in names for end in ("png", "svg")]
+    assert "RISE" in (figures / "digits-frontier.svg").read_text(encoding="utf-8")
+    with pytest.raises(RuntimeError, match=r"--figures must be a place .*File exists"):
+        run(tmp_path / "runs", "--out", tmp_path / "r.html", "--figures", tmp_path / "report.html")
+
+
 def test_the_same_records_give_the_same_bytes(study: Path, tmp_path: Path) -> None:
     run(study / "runs", "--out", tmp_path / "report.html", "--quiet")
     for name in ("report.html", "report.md", "report.tex"):

@@ -39,7 +39,7 @@ def findings(found: Sequence[Difference]) -> list[Finding]:
     return result
 
 
-def headline(experiment: Experiment, found: Sequence[Difference]) -> str:
+def headline(found: Sequence[Difference]) -> str:
     """One sentence for the top of a page, by average accuracy.
 
     Forgetting is left out on purpose: without equal learning, whoever learns least wins it.

@@ -63,7 +63,10 @@ def _title(chapter: Chapter) -> str:
 
 
 def _first(chapter: Chapter, found: list[Method], palette: Palette, alone: bool) -> Part:
-    """What a reader sees first."""
+    """What a reader sees first.
+
+    ``headline`` is the slot for one sentence; at equal learning, the frontier has a better one.
+    """
     figure = frontier_figure(chapter.experiment, found, palette)
     blocks: list[Block | None] = [
         figure,
@@ -74,7 +77,7 @@ def _first(chapter: Chapter, found: list[Method], palette: Palette, alone: bool)
         "" if alone else _title(chapter),
         tuple(block for block in blocks if block),
         QUESTION,
-        headline(chapter.experiment, chapter.differences),
+        headline(chapter.differences),
     )
 
 
