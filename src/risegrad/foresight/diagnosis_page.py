@@ -35,18 +35,19 @@ GLOSSARY = (
 
 
 def diagnosis_page(found: Diagnosis, title: str = "Diagnosis before training") -> str:
-    return html(Page(
-        title,
-        (
-            Part("", (Row(tuple(_rule_figures(found))), _rule_table(found)), QUESTION,
-                 decision(found)),
-            Part("Verdicts", (Items("In words", (*found.verdicts, advice(found))),
-                              *(Paragraph(line, "note") for line in head_lines(found)))),
-            Part("Blocks", (Row(tuple(_block_figures(found))),
-                            Fold("Every block", (_block_table(found),)))),
-        ),
-        glossary=GLOSSARY,
-    ))  # fmt: skip
+    return html(Page(title, diagnosis_parts(found), glossary=GLOSSARY))
+
+
+def diagnosis_parts(found: Diagnosis) -> tuple[Part, ...]:
+    """The first has no title: it stands below the page's own."""
+    rules = (Row(tuple(_rule_figures(found))), _rule_table(found))
+    words = Items("In words", (*found.verdicts, advice(found)))
+    blocks = (Row(tuple(_block_figures(found))), Fold("Every block", (_block_table(found),)))
+    return (
+        Part("", rules, QUESTION, decision(found)),
+        Part("Verdicts", (words, *(Paragraph(line, "note") for line in head_lines(found)))),
+        Part("Blocks", blocks),
+    )
 
 
 def decision(found: Diagnosis) -> str:

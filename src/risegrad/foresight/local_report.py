@@ -88,24 +88,24 @@ def spread_rows(found: LocalResult) -> list[tuple[str, ...]]:
 
 
 def local_page(found: LocalResult, title: str = "Local validation") -> str:
-    """Predictions against truth, one chart per curvature and number of steps."""
-    lengths = found.settings.validation.steps
-    first, *others = (_part(found, count) for count in lengths)
-    return html(Page(
-        title,
-        (
-            Part("", first.blocks, QUESTION, headline(found)),
-            *others,
-            Part("Where the quadratic picture ends", (
-                text_table("Step sizes up to which updates are predicted within 25 %",
-                           ENDS_HEAD, ends_rows(found)),)),
-            Part("Draws of RISE and their predicted moments", (
-                text_table("Changes of the historical loss over draws", SPREAD_HEAD,
-                           spread_rows(found)),)),
-        ),
-        _head(found),
-        glossary=GLOSSARY,
-    ))  # fmt: skip
+    return html(Page(title, local_parts(found), _head(found), glossary=GLOSSARY))
+
+
+def local_parts(found: LocalResult) -> tuple[Part, ...]:
+    """Predictions against truth for each number of steps; the first part has no title."""
+    first, *others = (_part(found, count) for count in found.settings.validation.steps)
+    ends = text_table(
+        "Step sizes up to which updates are predicted within 25 %", ENDS_HEAD, ends_rows(found)
+    )
+    draws = text_table(
+        "Changes of the historical loss over draws", SPREAD_HEAD, spread_rows(found)
+    )  # fmt: skip
+    return (
+        Part("", first.blocks, QUESTION, headline(found)),
+        *others,
+        Part("Where the quadratic picture ends", (ends,)),
+        Part("Draws of RISE and their predicted moments", (draws,)),
+    )
 
 
 def headline(found: LocalResult) -> str:
