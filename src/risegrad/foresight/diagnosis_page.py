@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
 
 from risegrad.curvature.estimates import Estimate
 from risegrad.curvature.report import BlockReport, Diagnosis
@@ -98,6 +99,7 @@ def _rule_bar(name: str, damage: Estimate, deviation: Estimate | None) -> Bar:
 
 def _block_figures(found: Diagnosis) -> Iterator[Figure]:
     shown = _largest(found.blocks)
+    labels = dict(zip((b.name for b in shown), short_names([b.name for b in shown]), strict=True))
     kinds: dict[str, dict[str, Callable[[BlockReport], Estimate | None]]] = {
         "Curvature along the gradient and on average": {
             ALONG: lambda block: block.lambda_dir, AVERAGE: lambda block: block.lambda_avg},
@@ -106,7 +108,7 @@ def _block_figures(found: Diagnosis) -> Iterator[Figure]:
     }  # fmt: skip
     for title, values in kinds.items():
         rows = [
-            _block_bar(block, name, value)
+            _block_bar(labels[block.name], block, name, value)
             for block in shown for name, of in values.items() if (value := of(block))
         ]  # fmt: skip
         yield Figure(
@@ -116,9 +118,28 @@ def _block_figures(found: Diagnosis) -> Iterator[Figure]:
         )  # fmt: skip
 
 
-def _block_bar(block: BlockReport, name: str, value: Estimate) -> Bar:
+def _block_bar(label: str, block: BlockReport, name: str, value: Estimate) -> Bar:
     low, high = value.value - value.error, value.value + value.error
-    return Bar(block.name, name, value.value, low, high, f"{block.name}: {name} {value}")
+    return Bar(label, name, value.value, low, high, f"{block.name}: {name} {value}")
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """Without what all have in common at the start and at the end, in whole words.
+
+    >>> short_names(["model.blocks.0.fc1.default.weight", "model.blocks.1.fc2.default.weight"])
+    ['0.fc1', '1.fc2']
+    """
+    words = [name.split(".") for name in names]
+    start, end = _common(words), _common([row[::-1] for row in words])
+    if any(len(row) <= start + end for row in words):
+        return list(names)
+    return [".".join(row[start : len(row) - end]) for row in words]
+
+
+def _common(rows: Sequence[Sequence[str]]) -> int:
+    """How many words all rows begin with."""
+    columns = zip(*rows, strict=False)
+    return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
 
 
 def _largest(blocks: Sequence[BlockReport]) -> list[BlockReport]:

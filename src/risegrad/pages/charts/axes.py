@@ -127,3 +127,8 @@ def number_format(within: Sequence[float]) -> str:
     """For d3: plain digits where they are few, else powers of ten."""
     largest = max(map(abs, within))
     return "~g" if largest == 0 or 1e-2 <= largest < 1e6 else ".1~e"
+
+
+def tick_label(form: str) -> str:
+    """An expression for ticks in this format, except that zero is 0 and not 0e+0."""
+    return f"datum.value === 0 ? '0' : format(datum.value, '{form}')"

@@ -9,7 +9,16 @@ from dataclasses import dataclass
 import altair as alt
 from altair.utils.schemapi import debug_mode
 
-from risegrad.pages.charts.axes import ROWS, AnyChart, across, by_method, tip, upward, with_data
+from risegrad.pages.charts.axes import (
+    ROWS,
+    AnyChart,
+    across,
+    by_method,
+    tick_label,
+    tip,
+    upward,
+    with_data,
+)
 from risegrad.pages.palette import Palette
 
 SIDE = 340
@@ -35,7 +44,7 @@ def calibration(points: Sequence[CalibrationPoint], palette: Palette) -> AnyChar
     x_axis, y_axis = across("Predicted change of the old loss"), upward("True change")
     for axis in (x_axis, y_axis):
         axis.values, axis.grid = ticks, True
-        axis.labelExpr = "datum.value === 0 ? '0' : format(datum.value, '.0e')"
+        axis.labelExpr = tick_label(".0e")
     x, y = alt.X("x:Q", scale=scale, axis=x_axis), alt.Y("y:Q", scale=scale, axis=y_axis)
     colour, shape = by_method(list(dict.fromkeys(p.method for p in points)), palette)
     rows = ({"method": p.method, "x": p.predicted, "y": p.true, "tip": p.tip} for p in points)
