@@ -8,6 +8,8 @@ from itertools import pairwise, product
 
 import pytest
 
+from risegrad.pages import vega
+from risegrad.pages.blocks import Figure
 from risegrad.pages.charts import axes, labels
 from risegrad.pages.charts.bars import Bar, bars
 from risegrad.pages.charts.calibration import CalibrationPoint, calibration
@@ -16,6 +18,7 @@ from risegrad.pages.charts.matrix import MatrixCell, matrices
 from risegrad.pages.charts.stream import StreamPoint, stream
 from risegrad.pages.charts.sweep import SweepPoint, sweep
 from risegrad.pages.palette import COLOURS, Palette
+from risegrad.pages.tables import text_table
 from risegrad.pages.theme import GROUND
 
 PALETTE = Palette(["FO", "RISE"])
@@ -139,6 +142,32 @@ def test_marks_have_contrast_on_light_and_on_dark(scheme: str) -> None:
     for colour in COLOURS:
         bright, dim = sorted((light(colour), ground), reverse=True)
         assert (bright + 0.05) / (dim + 0.05) >= 3
+
+
+NOT_A_NUMBER = {
+    "bars": bars([Bar("FO", "FO", math.nan, math.nan, math.inf, "tip")], PALETTE, "damage"),
+    "calibration": calibration([CalibrationPoint("FO", 1.0, math.nan, "tip")], PALETTE),
+    "nothing predicted": calibration([], PALETTE),
+}
+
+
+@pytest.mark.parametrize("name", NOT_A_NUMBER)
+def test_what_is_no_number_draws_nothing(name: str) -> None:
+    """A diverged loss must not stop a page."""
+    text = json.dumps(NOT_A_NUMBER[name].to_dict(), allow_nan=False)
+    assert vega.svg_of(figure(NOT_A_NUMBER[name])).startswith("<svg")
+    assert "Infinity" not in text
+
+
+def figure(chart: axes.AnyChart) -> Figure:
+    return Figure("name", "title", "words", chart, text_table("", ("a",), []))
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_charts_can_be_drawn_without_a_browser(name: str) -> None:
+    found = vega.svg_of(figure(CHARTS[name]))
+    assert found.startswith("<svg")
+    assert "aria-label" in found
 
 
 def test_values_of_a_sweep_are_ticks_in_their_order() -> None:

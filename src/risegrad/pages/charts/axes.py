@@ -37,10 +37,14 @@ def with_data(chart: AnyChart, **given: Iterable[Mapping[str, Any]]) -> AnyChart
 
 
 def _cleaned(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    return [
-        {key: visible(value) if isinstance(value, str) else value for key, value in row.items()}
-        for row in rows
-    ]
+    return [{key: _plain(value) for key, value in row.items()} for row in rows]
+
+
+def _plain(value: Any) -> Any:
+    """Text that does not act; what is no number draws nothing."""
+    if isinstance(value, str):
+        return visible(value)
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def domain(

@@ -35,7 +35,8 @@ class CalibrationPoint:
 @debug_mode(False)  # checked by the tests
 def calibration(points: Sequence[CalibrationPoint], palette: Palette) -> AnyChart:
     """Axes are linear near zero and logarithmic beyond: changes differ by powers of ten."""
-    values = [value for p in points for value in (p.predicted, p.true)]
+    both = [value for p in points for value in (p.predicted, p.true)]
+    values = [value for value in both if math.isfinite(value)]
     unit = _unit(values)
     ends = [min([*values, 0.0]), max([*values, 0.0])]
     ends = [ends[0] * 1.2, ends[1] * 1.2 or unit]
