@@ -58,6 +58,12 @@ def curvature() -> Iterator[Ratio]:
     yield from curvature.run()
 
 
+def report() -> Iterator[Ratio]:
+    from benchmarks import report
+
+    yield from report.run()
+
+
 SUITES: dict[str, Callable[[], Iterator[Ratio]]] = {
     "rule": rule,
     "memory": memory,
@@ -66,6 +72,7 @@ SUITES: dict[str, Callable[[], Iterator[Ratio]]] = {
     "vision": vision,
     "language": language,
     "curvature": curvature,
+    "report": report,
 }
 
 

@@ -15,7 +15,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "risegrad"
 FLOORS = [
     {"calibration", "checks", "files", "lazy", "optional", "reductions", "settings"},
     {"inputs"},
-    {"theory", "rule", "draws", "blocks"},
+    {"theory", "rule", "draws", "blocks", "pages"},
     {"layout", "shapers", "sharding", "naming"},
     {"arithmetic", "coverage", "optimizers", "saved", "summary"},
     {"pieces"},

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from html import escape
-
 from risegrad.curvature.agreement import Agreement, breaking_point
-from risegrad.curvature.page import document, html_table
 from risegrad.curvature.summary import table
-from risegrad.curvature.svg import scatter
 from risegrad.curvature.validation import RULES
 from risegrad.foresight.local import LocalResult
+from risegrad.pages.blocks import Figure, Page, Part, Row
+from risegrad.pages.charts.calibration import CalibrationPoint, calibration
+from risegrad.pages.html import html
+from risegrad.pages.palette import Palette
+from risegrad.pages.tables import text_table
+
+QUESTION = "Do the predicted changes of the historical loss come true?"
+GLOSSARY = (
+    ("FO", "first-order: steps along the exact gradient"),
+    ("rank corr.", "of predicted and true change, by ranks"),
+    ("damage corr.", "of the second-order parts of both"),
+    ("sign", "updates whose direction was predicted right"),
+    ("RISE<FO", "draws for which it was predicted right whether RISE does better than FO"),
+    ("score", "distance of the drawn mean from the predicted one in standard errors"),
+)
 
 HEAD = ("curvature", "updates", "rank corr.", "damage corr.", "sign", "RISE<FO", "median error")
 
@@ -78,35 +88,63 @@ def spread_rows(found: LocalResult) -> list[tuple[str, ...]]:
 
 
 def local_page(found: LocalResult, title: str = "Local validation") -> str:
-    """Scatter plots of prediction against truth, one per curvature and number of steps."""
-    parts = [f"<p>{escape(_head(found))}</p>"]
-    for count in found.settings.validation.steps:
-        plots = "".join(_plot(found, curvature, count) for curvature in found.curvatures)
-        parts += [
-            f"<h2>{_updates_of(count).capitalize()}</h2>",
-            html_table(HEAD, map(agreement_cells, found.agreements(count))),
-            f'<div class="row">{plots}</div>',
-        ]
-    parts += [
-        "<h2>Where the quadratic picture breaks</h2>",
-        html_table(ENDS_HEAD, ends_rows(found)),
-        "<h2>Draws of RISE and their predicted moments</h2>",
-        html_table(SPREAD_HEAD, spread_rows(found)),
-        GLOSSARY,
-    ]
-    return document(title, parts)
+    return html(Page(title, local_parts(found), _head(found), glossary=GLOSSARY))
 
 
-GLOSSARY = """<p>Every update is a point: what the historical loss did, against what the curvature
-had predicted from the same batches. Rank corr.: of predicted and true change; damage corr.: of
-their second-order parts. Sign: updates whose direction was foretold; RISE&lt;FO: draws for which it
-was foretold whether RISE would do better than FO. Score: distance of the drawn mean from the
-predicted one in standard errors.</p>"""
+def local_parts(found: LocalResult) -> tuple[Part, ...]:
+    """Predictions against truth for each number of steps; the first part has no title."""
+    first, *others = (_part(found, count) for count in found.settings.validation.steps)
+    ends = text_table(
+        "Step sizes up to which updates are predicted within 25 %", ENDS_HEAD, ends_rows(found)
+    )
+    draws = text_table(
+        "Changes of the historical loss over draws", SPREAD_HEAD, spread_rows(found)
+    )  # fmt: skip
+    return (
+        Part("", first.blocks, QUESTION, headline(found)),
+        *others,
+        Part("Where the quadratic picture ends", (ends,)),
+        Part("Draws of RISE and their predicted moments", (draws,)),
+    )
 
 
-def _plot(found: LocalResult, curvature: str, count: int) -> str:
+def headline(found: LocalResult) -> str:
+    """How well the best curvature ranks the updates, in one sentence."""
+    count = found.settings.validation.steps[0]
+    ranked = [row for row in found.agreements(count) if row.rank_correlation is not None]
+    if not ranked:
+        return "There are too few updates to say how well they are predicted."
+    best = max(ranked, key=lambda row: row.rank_correlation or 0.0)
+    return (
+        f"For {_updates_of(count)}, {best.curvature} predicts best: rank correlation "
+        f"{_number(best.rank_correlation)} with the true changes, the sign right in "
+        f"{best.sign_agreement:.0%} of {best.count}."
+    )
+
+
+def _part(found: LocalResult, count: int) -> Part:
+    plots = tuple(_figure(found, curvature, count) for curvature in found.curvatures)
+    table = text_table(f"Agreement, {_updates_of(count)}", HEAD,
+                       map(agreement_cells, found.agreements(count)))  # fmt: skip
+    return Part(_updates_of(count).capitalize(), (Row(plots), table))
+
+
+def _figure(found: LocalResult, curvature: str, count: int) -> Figure:
     rows = [o for o in found.outcomes if o.steps == count]
-    series: dict[str, Sequence[tuple[float, float]]] = {
-        rule: [(o.predicted(curvature), o.true) for o in rows if o.rule == rule] for rule in RULES
-    }
-    return scatter(series, curvature, "predicted change", "true change")
+    points = [
+        CalibrationPoint(o.rule, o.predicted(curvature), o.true,
+                         f"{o.rule}, step size {o.step_size:.3g}: predicted "
+                         f"{o.predicted(curvature):.3g}, true {o.true:.3g}")
+        for rule in RULES for o in rows if o.rule == rule
+    ]  # fmt: skip
+    table = text_table(
+        f"Updates predicted by {curvature}",
+        ("rule", "step size", "predicted change", "true change"),
+        ((p.rule, f"{p.step_size:.3g}", f"{p.predicted(curvature):.3g}", f"{p.true:.3g}")
+         for p in rows),
+    )  # fmt: skip
+    title = f"{curvature}: predicted and true change of the historical loss, {_updates_of(count)}"
+    words = f"Points of {len(points)} updates. {title}; on the dashed line the two are equal."
+    note = "On the dashed line the prediction is exact. Axes are linear near zero."
+    chart = calibration(points, Palette(RULES))
+    return Figure(f"local-{curvature}-{count}", title, words, chart, table, note)

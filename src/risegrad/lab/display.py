@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any, TextIO
 
 from risegrad.lab.progress import fraction, latest
-from risegrad.lab.report.text import visible, visible_lines
 from risegrad.lab.schedule import Running, Tally, Watcher
+from risegrad.pages.text import visible, visible_lines
 
 MOST_LINES = 16
 

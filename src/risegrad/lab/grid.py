@@ -14,7 +14,7 @@ from risegrad.lab.experiment import LARGEST_GRID, Experiment, RowTable, Table
 from risegrad.lab.layers import Layers, ReadConfig, check_use, unused_by
 from risegrad.lab.paths import absolute, public
 from risegrad.lab.records import Row
-from risegrad.lab.report.text import visible
+from risegrad.pages.text import visible
 from risegrad.settings import (
     as_plain,
     digest,

@@ -7,8 +7,8 @@ from risegrad.lab.grid import Cell
 from risegrad.lab.record_parts import RecordError
 from risegrad.lab.records import Record, read_record
 from risegrad.lab.report.estimates import spread
-from risegrad.lab.report.text import visible
 from risegrad.lab.state import RECORD
+from risegrad.pages.text import visible
 
 COLUMNS = {"Avg": "avg", "Last": "last", "Fgt": "forgetting"}
 

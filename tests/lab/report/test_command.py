@@ -60,6 +60,18 @@ def test_an_absurd_record_is_named_and_the_others_reported(
     assert "nan" not in printed
 
 
+def test_charts_are_saved_on_demand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(tmp_path / "runs", record("FO", 0), record("RISE", 0))
+    figures = tmp_path / "new" / "figures"
+    run(tmp_path / "runs", "--out", tmp_path / "report.html", "--figures", figures)
+    assert f"Wrote the charts to {figures}" in capsys.readouterr().out
+    names = ["digits-frontier", "digits-matrices-accuracy", "digits-stream-accuracy"]
+    assert sorted(os.listdir(figures)) == [f"{n}.{end}" for n in names for end in ("png", "svg")]
+    assert "RISE" in (figures / "digits-frontier.svg").read_text(encoding="utf-8")
+    with pytest.raises(RuntimeError, match=r"--figures must be a place .*File exists"):
+        run(tmp_path / "runs", "--out", tmp_path / "r.html", "--figures", tmp_path / "report.html")
+
+
 def test_the_same_records_give_the_same_bytes(study: Path, tmp_path: Path) -> None:
     run(study / "runs", "--out", tmp_path / "report.html", "--quiet")
     for name in ("report.html", "report.md", "report.tex"):
@@ -206,7 +218,7 @@ def test_hostile_text_stays_text(tmp_path: Path, capsys: pytest.CaptureFixture[s
     (tmp_path / "runs" / "<img src=x>\x1b[31m.json").write_text("{")
     run(tmp_path / "runs", "--out", tmp_path / "report.html")
     outline = Outline((tmp_path / "report.html").read_text(encoding="utf-8"))
-    assert len(outline.all("script")) == 2
+    assert len(outline.all("script")) == 3
     assert outline.all("img") == []
     markdown = (tmp_path / "report.md").read_text(encoding="utf-8")
     assert "<" not in markdown

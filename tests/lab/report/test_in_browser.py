@@ -73,6 +73,8 @@ def opened(browser: playwright.Browser, pages: dict[str, str]) -> Iterator[Open]
         page.on("dialog", lambda dialog: complaints.append(dialog.message))
         page.on("request", lambda request: requests.append(request.url))
         page.goto(pages[name])
+        if settings.get("java_script_enabled", True):
+            page.wait_for_selector(".plot svg", timeout=20_000)
         return page
 
     yield open_page
@@ -134,68 +136,150 @@ def test_rows_without_a_figure_come_last_either_way(opened: Open) -> None:
         assert set(first_column(table)[2:4]) == {"Learnable Cls.", "APER Adapter"}
 
 
-def test_plots_tell_their_values_to_the_pointer(opened: Open) -> None:
-    page = opened()
-    figure = page.locator("figure", has=page.locator(".plot.frontier")).first
-    readout = figure.locator("output")
-    assert "arrow keys" in readout.inner_text()
-    figure.locator(".mark").nth(3).hover(force=True)
-    assert readout.inner_text().startswith("ZO-FC + RISE: forgetting ")
-    assert figure.locator(".mark.active").count() == 1
-    page.get_by_role("heading", name="RISE report").hover()
-    assert "arrow keys" in readout.inner_text()
+def first_chart(page: playwright.Page) -> playwright.Locator:
+    return page.locator("figure").first
 
 
-def test_plots_tell_their_values_to_the_keyboard(opened: Open) -> None:
+def unfolded(page: playwright.Page, title: str, number: int = 0) -> playwright.Locator:
+    """The details of this title, open, with their charts drawn."""
+    fold = page.locator("details.fold", has=page.locator("summary", has_text=title)).nth(number)
+    fold.locator("summary").first.click()
+    fold.locator(".plot svg").first.wait_for()
+    return fold
+
+
+def test_the_first_screen_says_what_was_found_and_shows_it(opened: Open) -> None:
+    """At ten seconds: question, finding and the main figure, without scrolling."""
     page = opened()
-    figure = page.locator("figure", has=page.locator(".plot.heat")).first
-    readout = figure.locator("output")
+    finding = page.locator(".headline").first
+    assert "Average accuracy of 5 rows against ZO-FC: " in finding.inner_text()
+    assert "Which method forgets least" in page.locator(".question").first.inner_text()
+    for part in (finding, page.locator(".plot .role-axis-title").first):
+        box = part.bounding_box()
+        assert box is not None
+        assert box["y"] >= 0
+        assert box["y"] + box["height"] < 900
+    assert "lower is better" in first_chart(page).inner_text()
+    assert "Right and low is better" in first_chart(page).inner_text()
+
+
+def test_the_finding_and_the_figure_begin_on_the_first_screen_of_a_phone(opened: Open) -> None:
+    page = opened(size=(390, 844))
+    box = page.locator(".plot .role-axis").first.bounding_box()
+    assert box is not None
+    assert box["y"] < 600
+
+
+def test_charts_tell_their_values_to_the_pointer(opened: Open) -> None:
+    page = opened()
+    figure = first_chart(page)
+    tip = figure.locator(".tip")
+    assert not tip.is_visible()
+    figure.locator("[aria-label^='ZO-FC + RISE: learned']").hover(force=True)
+    assert tip.inner_text().startswith("ZO-FC + RISE: learned ")
+    page.locator("h1").hover()
+    assert not tip.is_visible()
+
+
+def test_charts_tell_their_values_to_the_keyboard(opened: Open) -> None:
+    page = opened()
+    figure = first_chart(page)
     figure.locator(".plot").focus()
-    assert readout.inner_text().startswith("after session 1, task 1 (classes 0): ")
-    for key, place in [
-        ("ArrowRight", "after session 2, task 1 "),
-        ("ArrowRight", "after session 2, task 2 "),
-        ("ArrowDown", "after session 3, task 2 "),
-        ("ArrowUp", "after session 2, task 2 "),
-        ("End", "after session 6, task 6 "),
-        ("ArrowRight", "after session 6, task 6 "),
-        ("Home", "after session 1, task 1 "),
-    ]:
+    told = []
+    for key in ("ArrowRight", "ArrowDown", "ArrowLeft", "ArrowLeft", "End", "ArrowRight", "Home"):
         page.keyboard.press(key)
-        assert readout.inner_text().startswith(place)
+        told.append(figure.locator(".tip").inner_text().split(":")[0])
+    rows = ["Adapter + Cls.", "EASE", "ZO-FC, scaled FO"]
+    assert told == [rows[k] for k in (0, 1, 0, 0, 2, 2, 0)]
+    assert figure.locator(".active").count() == 1
     page.keyboard.press("Escape")
-    assert "arrow keys" in readout.inner_text()
+    assert not figure.locator(".tip").is_visible()
 
 
-def test_the_legend_hides_and_shows_series(opened: Open) -> None:
+def test_folded_charts_are_drawn_when_they_are_opened(opened: Open) -> None:
     page = opened()
-    figure = page.locator("figure", has=page.locator(".plot.stream")).first
-    entry = figure.get_by_role("button", name="EASE")
-    series = figure.locator("g.series[data-series='1']")
-    assert series.is_visible()
-    entry.click()
-    assert entry.get_attribute("aria-pressed") == "false"
-    assert not series.is_visible()
-    figure.locator(".plot").focus()
-    told = set()
-    for _ in range(12):  # two series of six sessions
-        told.add(figure.locator("output").inner_text().split(",")[0])
-        page.keyboard.press("ArrowRight")
-    assert told == {"Adapter + Cls.", "ZO-FC"}
-    entry.focus()
-    page.keyboard.press("Space")
-    assert entry.get_attribute("aria-pressed") == "true"
-    assert series.is_visible()
+    drawn = page.locator(".plot svg").count()
+    fold = unfolded(page, "Accuracy matrices")
+    assert page.locator(".plot svg").count() == drawn + 1
+    cell = fold.locator("[aria-label*='after session 3, task 2 (classes 1)']").first
+    cell.hover(force=True)
+    assert "after session 3, task 2 (classes 1): " in fold.locator(".tip").inner_text()
 
 
 def test_the_sweep_over_queries_is_drawn_beside_the_papers(opened: Open) -> None:
     page = opened()
-    accuracy, forgetting = page.locator("figure", has=page.locator(".plot.queries")).all()
-    accuracy.locator(".mark").first.hover(force=True)
-    assert accuracy.locator("output").inner_text().startswith("q = 1: average accuracy ")
-    assert accuracy.locator("g.series").count() == 4
-    forgetting.locator(".mark").last.hover(force=True)
-    assert forgetting.locator("output").inner_text() == "q = 64: forgetting (paper) 6.46 %"
+    fold = unfolded(page, "over the number of queries", number=1)
+    assert fold.locator("figure").count() == 4  # the stream, then each metric of the paper
+    forgetting = fold.locator("figure").last
+    forgetting.locator(".plot").focus()
+    page.keyboard.press("End")
+    assert forgetting.locator(".tip").inner_text() == "q = 64: forgetting (paper) 6.46 %"
+    texts = forgetting.locator(".role-legend text").all_text_contents()
+    assert texts == ["RISE", "the paper's runs"]
+
+
+def test_twenty_one_rows_have_different_marks(
+    opened: Open, pages: dict[str, str], tmp_path: Path
+) -> None:
+    rows = [record(f"row {k}", seed, start=60.0 + k) for k in range(21) for seed in range(2)]
+    records, _ = read_records(save(tmp_path, *rows))
+    write_report(build(records), tmp_path / "many.html")
+    pages["many"] = (tmp_path / "many.html").as_uri()
+    page = opened("many")
+    looks = (
+        page.locator(".plot")
+        .first.locator(".role-legend-symbol path")
+        .evaluate_all("all => all.map(p => p.getAttribute('d') + p.getAttribute('fill'))")
+    )
+    assert len(looks) == 21
+    assert len(set(looks)) == 21
+    in_chart = (
+        page.locator(".plot")
+        .first.locator("path[aria-label^='row ']")
+        .evaluate_all("all => all.map(p => p.getAttribute('fill'))")
+    )
+    assert len(in_chart) == 21
+    # The same method has the same colour in the next chart.
+    fold = unfolded(page, "Accuracy over the stream")
+    again = fold.locator("path[aria-label^='row '][aria-label*='session 1:']").evaluate_all(
+        "all => all.map(p => p.getAttribute('fill'))"
+    )
+    assert again == in_chart
+
+
+def test_a_name_in_the_legend_shows_its_method_alone(opened: Open) -> None:
+    page = opened()
+    plot = page.locator(".plot").first
+    opacities = "all => all.map(p => Number(p.getAttribute('opacity')))"
+    marks = plot.locator("path[aria-label*='learned']")
+    assert set(marks.evaluate_all(opacities)) == {1}
+    plot.locator(".role-legend text", has_text="EASE").click()
+    plot.locator("path[opacity='0.12']").first.wait_for()
+    assert [value == 1 for value in marks.evaluate_all(opacities)].index(True) == 1
+    plot.click(position={"x": 300, "y": 200})
+    plot.locator("path[opacity='0.12']").first.wait_for(state="detached")
+
+
+@pytest.mark.parametrize(("kind", "start"), [("SVG", b"<svg"), ("PNG", b"\x89PNG")])
+def test_charts_can_be_saved(opened: Open, kind: str, start: bytes) -> None:
+    page = opened(color_scheme="dark")
+    with page.expect_download() as waiting:
+        first_chart(page).get_by_role("button", name=f"Save {kind}").click()
+    assert waiting.value.suggested_filename == f"cifar100-inc5-frontier.{kind.lower()}"
+    content = Path(waiting.value.path()).read_bytes()
+    assert content.startswith(start)
+    assert kind == "PNG" or b"#12161c" not in content  # light, for papers
+
+
+def test_the_keyboard_comes_by_in_the_order_of_the_page(opened: Open) -> None:
+    page = opened()
+    seen = []
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        seen.append(page.evaluate("document.activeElement.getBoundingClientRect().top + scrollY"))
+    content = seen[1:]  # the link to the results lies outside until it is focused
+    assert content == sorted(content)
+    assert page.evaluate("document.activeElement !== document.body")
 
 
 def background(page: playwright.Page) -> str:
@@ -258,15 +342,28 @@ def test_the_page_itself_never_scrolls_sideways(
     assert text >= (16 if size == PHONE else 22)
 
 
-def test_labels_in_plots_are_readable_on_a_phone(opened: Open) -> None:
-    page = opened(size=PHONE)
-    heights = page.locator(".plot text").evaluate_all(
-        "all => all.filter(t => t.checkVisibility()).map(t => t.getBoundingClientRect().height)"
+@pytest.mark.parametrize("size", [PHONE, PROJECTOR], ids=["phone", "projector"])
+def test_text_in_charts_is_readable_and_not_cut(opened: Open, size: tuple[int, int]) -> None:
+    page = opened(size=size)
+    small = page.locator(".plot svg text").evaluate_all(
+        "all => all.map(t => parseFloat(t.getAttribute('font-size')))"
     )
-    assert heights
-    assert (
-        page.evaluate("document.querySelector('.plot.stream').getBoundingClientRect().width") > 300
+    assert min(small) >= (12 if size == PHONE else 17)
+    cut = page.locator(".plot").first.evaluate(
+        """plot => [...plot.querySelectorAll("text")].filter((t) => {
+          const [a, b] = [t.getBoundingClientRect(), plot.getBoundingClientRect()];
+          return a.left < b.left - 1 || a.right > b.right + 1;
+        }).map((t) => t.textContent)"""
     )
+    assert cut == []
+
+
+def test_charts_follow_the_theme(opened: Open) -> None:
+    page = opened(color_scheme="light")
+    label = page.locator(".plot .role-axis-label text").first
+    assert label.get_attribute("fill") == "#526073"
+    page.get_by_role("button", name="Dark").click()
+    page.wait_for_selector(".plot .role-axis-label text[fill='#a5b2c2']")
 
 
 def test_reduced_motion_is_respected(opened: Open) -> None:
@@ -297,23 +394,32 @@ def test_broken_files_are_named_on_the_page(opened: Open) -> None:
 
 def test_words_say_who_wins_and_who_does_not(opened: Open) -> None:
     page = opened()
-    found = page.locator(".finding.worse").first.inner_text()
+    found = page.locator(".items.worse").first.text_content()
+    assert found is not None
     assert "Worse than the baseline: the 95% interval excludes zero" in found
     assert "ZO-FC + covariance noise: last accuracy −" in found  # noqa: RUF001
-    assert "includes zero" in page.locator(".finding.open").first.inner_text()
+    assert "includes zero" in (page.locator(".items.open").first.text_content() or "")
 
 
 def test_hostile_text_does_not_run(opened: Open) -> None:
     page = opened("hostile")
+    page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    page.wait_for_selector(".plot:not(:has(svg))", state="detached")
     for button in page.locator("thead button").all()[:6]:
         button.click()
-    page.locator(".mark").first.hover(force=True)
-    page.locator("[data-toggles]").first.click()
-    page.wait_for_timeout(100)
+    for plot in page.locator(".plot").all():
+        plot.focus()
+        page.keyboard.press("End")
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name="Save SVG").first.click()
+    assert "<script" not in Path(waiting.value.path()).read_text(encoding="utf-8")
     assert page.evaluate("window.hacked") is None
     assert page.locator("img").count() == 0
-    assert page.locator("script").count() == 2
-    assert "</script><script>" in page.locator("#e1 h2").inner_text()
+    assert page.locator("script").count() == 3
+    assert "</script><script>" in page.locator("h1").inner_text()
+    assert "</script><script>" in page.locator(".plot text").last.evaluate(
+        "t => t.ownerSVGElement.textContent"
+    )
 
 
 def test_the_policy_stops_scripts_that_were_not_written_here(
@@ -339,7 +445,9 @@ def test_the_numbers_can_be_taken_away(opened: Open) -> None:
     assert len(data["experiments"]) == 3
 
 
-def test_the_page_is_complete_without_scripts(opened: Open) -> None:
+def test_without_scripts_every_number_is_there(opened: Open) -> None:
     page = opened(java_script_enabled=False)
-    assert page.locator(".plot.stream .line").first.is_visible()
-    assert "ZO-FC + RISE" in page.locator("#e1 table").first.inner_text()
+    assert "needs scripts" in page.locator("figure noscript").first.inner_text()
+    assert "ZO-FC + RISE" in page.locator("#p1 table").last.inner_text()
+    first_chart(page).locator("summary").click()
+    assert "ZO-FC + RISE" in first_chart(page).locator("table").inner_text()

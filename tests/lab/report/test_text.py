@@ -9,35 +9,15 @@ import pytest
 
 from lab.report.made_up import HOSTILE
 from risegrad.lab.report.estimates import Interval, Spread
-from risegrad.lab.report.markup import joined, tag
 from risegrad.lab.report.paper_tables import Figure
-from risegrad.lab.report.text import (
-    for_html,
-    for_latex,
-    for_markdown,
-    for_script,
-    interval_text,
-    number,
-    signed,
-    spread_text,
-    visible,
-)
+from risegrad.lab.report.text import interval_text, spread_text
+from risegrad.pages.text import for_latex, for_markdown, for_script, number, signed, visible
 
 
 def test_visible_text_is_one_line_without_acting_characters() -> None:
     assert visible("a\n\tb\u2028c") == "a b c"
     assert visible("\x1b[31mred\x00\u202eevil\u200b\ud800") == "�[31mred��evil��"
     assert visible("Größe ± 5 µ") == "Größe ± 5 µ"
-
-
-def test_elements_escape_children_and_attributes() -> None:
-    found = tag("a", "<b>&", None, tag("i", "x"), title="\"'<>", hidden=False, x=0.5)
-    assert found == '<a title="&quot;&#x27;&lt;&gt;" x="0.5">&lt;b&gt;&amp;<i>x</i></a>'
-    assert joined("<", tag("br")) == "&lt;<br>"
-
-
-def test_html_text_has_no_markup() -> None:
-    assert not re.search(r"[<>\"']", for_html(HOSTILE))
 
 
 @pytest.mark.parametrize("text", [HOSTILE, "</SCRIPT>", "<!--<script>", "\u2028\u2029", "é\ud83d"])

@@ -40,9 +40,9 @@ def execute(settings: Settings, out: Path, quiet: bool) -> int:
     """Build, measure, write, and say so."""
     from risegrad.curvature.budget import Budget
     from risegrad.curvature.diagnosis import diagnose
-    from risegrad.curvature.page import diagnosis_page
     from risegrad.files import output_folder, write_json, write_text
     from risegrad.foresight.build import build
+    from risegrad.foresight.diagnosis_page import diagnosis_page
     from risegrad.shapers import Rise
 
     folder = output_folder(out)

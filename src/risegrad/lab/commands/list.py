@@ -38,7 +38,7 @@ def execute(kinds: list[str], names: bool) -> int:
 def entries(kind: str) -> dict[str, str]:
     """Name and one line each."""
     from risegrad.lab.library import titles
-    from risegrad.lab.report.text import visible
+    from risegrad.pages.text import visible
 
     if kind == "experiments":
         return {visible(name): visible(title) for name, title in titles().items()}

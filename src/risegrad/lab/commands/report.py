@@ -17,6 +17,7 @@ EXAMPLES: tuple[str, ...] = (
     "rise report out",
     "rise report out/cifar out/more/record.json --out results/report.html",
     "rise report out --baseline FO",
+    "rise report out --figures figures",
 )
 
 
@@ -27,6 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", default="report.html", metavar="FILE", help=out)
     baseline = "label of the row to compare with (default: what the records mark as the baseline)"
     parser.add_argument("--baseline", metavar="LABEL", help=baseline)
+    figures = "also save every chart as SVG and PNG in this folder"
+    parser.add_argument("--figures", metavar="DIR", help=figures)
     parser.add_argument("--quiet", action="store_true", help="print warnings and errors only")
 
 
@@ -39,16 +42,19 @@ def plan(args: argparse.Namespace) -> Callable[[], int]:
     for run in runs:
         if not run.exists():
             raise ValueError(f"RUNS must be records or folders, there is no {str(run)!r}")
-    return lambda: execute(runs, out, args.baseline, bool(args.quiet))
+    figures = None if args.figures is None else Path(args.figures)
+    return lambda: execute(runs, out, args.baseline, figures, bool(args.quiet))
 
 
-def execute(runs: list[Path], out: Path, baseline: str | None, quiet: bool) -> int:
+def execute(
+    runs: list[Path], out: Path, baseline: str | None, figures: Path | None, quiet: bool
+) -> int:
     """Read, compute, write, and say so."""
     from risegrad.lab.records import read_records
     from risegrad.lab.report.plain import plain
     from risegrad.lab.report.report import build
-    from risegrad.lab.report.text import visible
     from risegrad.lab.report.write import write_report
+    from risegrad.pages.text import visible
 
     records, problems = read_records(runs)
     for problem in problems:
@@ -62,8 +68,10 @@ def execute(runs: list[Path], out: Path, baseline: str | None, quiet: bool) -> i
         raise RuntimeError(f"--baseline must be the label of a row, one of {known}; got {baseline}")
     for remark in report.remarks:
         print(f"rise {NAME}: note: {visible(remark)}", file=sys.stderr)
-    written = write_report(report, out)
+    written = write_report(report, out, figures)
     if not quiet:
         print(plain(report))
         print(f"Wrote {', '.join(os.fspath(path) for path in written)}")
+        if figures is not None:
+            print(f"Wrote the charts to {os.fspath(figures)}")
     return 0

@@ -154,7 +154,7 @@ def conclude(cells: "Sequence[Cell]", tally: "Tally", out: Path) -> int:
 
 
 def _explain(tally: "Tally", out: Path) -> None:
-    from risegrad.lab.report.text import visible_lines
+    from risegrad.pages.text import visible_lines
 
     shown: set[str] = set()
     sys.stdout.flush()

@@ -64,7 +64,7 @@ def execute(
         print(json.dumps(head | {"runs": runs, "left": left}, indent=1))
         return 0
     from risegrad.lab.outcome import columns
-    from risegrad.lab.report.text import visible, visible_lines
+    from risegrad.pages.text import visible, visible_lines
 
     print(visible(" - ".join(filter(None, [experiment.name, experiment.title]))))
     if experiment.description:

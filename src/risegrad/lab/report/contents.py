@@ -10,15 +10,9 @@ from risegrad.lab.report.estimates import CONFIDENCE, Spread, interval
 from risegrad.lab.report.metric_names import COMPARED, KNOWN, PAPER, Metric, metric
 from risegrad.lab.report.paper_tables import METRICS, Figure
 from risegrad.lab.report.rows import Experiment, ResultRow
-from risegrad.lab.report.tables import Cell, Column, Line, Section, Table, by_section, ranked
-from risegrad.lab.report.text import (
-    interval_text,
-    mean_text,
-    number,
-    plural,
-    signed,
-    spread_text,
-)
+from risegrad.lab.report.text import interval_text, mean_text, spread_text
+from risegrad.pages.tables import Cell, Column, Line, Section, Table, by_section, ranked
+from risegrad.pages.text import number, plural, signed
 
 PERCENT = f"{CONFIDENCE:.0%}"
 

@@ -9,12 +9,13 @@ from risegrad.lab.report.contents import PERCENT
 from risegrad.lab.report.differences import BETTER, OPEN, UNKNOWN, WORSE, Difference
 from risegrad.lab.report.estimates import CONFIDENCE
 from risegrad.lab.report.rows import Experiment
-from risegrad.lab.report.text import interval_text, plural, signed
+from risegrad.lab.report.text import interval_text
+from risegrad.pages.text import plural, signed
 
 HEADINGS = {
     BETTER: f"Better than the baseline: the {PERCENT} interval excludes zero",
     WORSE: f"Worse than the baseline: the {PERCENT} interval excludes zero",
-    OPEN: f"Not told apart from the baseline: the {PERCENT} interval includes zero",
+    OPEN: f"Not clearly different from the baseline: the {PERCENT} interval includes zero",
     UNKNOWN: "No interval: fewer than two seeds in common",
 }
 
@@ -36,6 +37,30 @@ def findings(found: Sequence[Difference]) -> list[Finding]:
         if sentences or verdict != UNKNOWN:
             result.append(Finding(verdict, heading, sentences))
     return result
+
+
+def headline(found: Sequence[Difference]) -> str:
+    """One sentence for the top of a page, by average accuracy.
+
+    Forgetting is left out on purpose: without equal learning, whoever learns least wins it.
+    """
+    compared = [d for d in found if d.metric.key == "avg"]
+    baselines = list(dict.fromkeys(d.baseline.label for d in compared))
+    if not compared:
+        return "No row is marked as the baseline: read the figure, where right and low is better."
+    against = baselines[0] if len(baselines) == 1 else "the baseline of their section"
+    counts = {verdict: sum(d.verdict == verdict for d in compared) for verdict in HEADINGS}
+    parts = [f"{counts[v]} {words}" for v, words in _COUNTED.items() if counts[v]]
+    rows = plural(len(compared), "row")
+    return f"Average accuracy of {rows} against {against}: {', '.join(parts)}."
+
+
+_COUNTED = {
+    BETTER: "better",
+    WORSE: "worse",
+    OPEN: "not clearly different",
+    UNKNOWN: "with too few seeds to say",
+}
 
 
 def caveat(experiment: Experiment, found: Sequence[Difference]) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from itertools import accumulate, pairwise
 
 from risegrad.lab.report.report import Report
-from risegrad.lab.report.tables import Cell, Line, Section, Table
-from risegrad.lab.report.text import for_latex as safe
+from risegrad.pages.tables import Cell, Line, Section, Table
+from risegrad.pages.text import for_latex as safe
 
 
 def latex(report: Report) -> str:

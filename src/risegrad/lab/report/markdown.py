@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from risegrad.lab.report.report import PAPER_CAUTION, Chapter, Report
-from risegrad.lab.report.tables import Cell, Line, Table
-from risegrad.lab.report.text import MISSING
-from risegrad.lab.report.text import for_markdown as safe
+from risegrad.pages.tables import Cell, Line, Table
+from risegrad.pages.text import MISSING
+from risegrad.pages.text import for_markdown as safe
 
 
 def markdown(report: Report) -> str:

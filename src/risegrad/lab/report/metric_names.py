@@ -12,16 +12,23 @@ class Metric:
     words: str
     better: int
     """1 where higher is better, -1 where lower is, 0 where neither is"""
+    meaning: str = ""
+    """one line for a reader who meets the title for the first time"""
 
 
 KNOWN = (
-    Metric("avg", "Avg", "average accuracy", 1),
-    Metric("last", "Last", "last accuracy", 1),
-    Metric("forgetting", "Fgt", "forgetting", -1),
-    Metric("plasticity", "New", "new-task plasticity", 1),
-    Metric("backward_transfer", "BWT", "backward transfer", 1),
-    Metric("forward_transfer", "FWT", "forward transfer", 1),
-)
+    Metric("avg", "Avg", "average accuracy", 1,
+           "average accuracy, as the paper defines it for the domain of the record"),
+    Metric("last", "Last", "last accuracy", 1, "accuracy on all tasks after the last session"),
+    Metric("forgetting", "Fgt", "forgetting", -1,
+           "forgetting: points that old tasks lost until the end"),
+    Metric("plasticity", "New", "new-task accuracy", 1,
+           "new-task accuracy: on each task right after learning it"),
+    Metric("backward_transfer", "BWT", "backward transfer", 1,
+           "backward transfer: what later tasks changed for earlier ones"),
+    Metric("forward_transfer", "FWT", "forward transfer", 1,
+           "forward transfer: what earlier tasks changed for later ones before these were learned"),
+)  # fmt: skip
 PAPER = KNOWN[:3]
 COMPARED = KNOWN[:4]
 """Backward transfer is left out: it nearly repeats forgetting with the other sign. Forward transfer

@@ -10,7 +10,7 @@ from risegrad.lab.report.metric_names import PAPER
 from risegrad.lab.report.paper_tables import TABLES, Figure, PaperRow, PaperTable, plain_name
 from risegrad.lab.report.rows import Experiment, ResultRow
 from risegrad.lab.report.settings_of_paper import setting
-from risegrad.lab.report.tables import Cell, Line, Table, by_section, ranked
+from risegrad.pages.tables import Cell, Line, Table, by_section, ranked
 
 OURS_ONLY = "Not in the paper"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from risegrad.lab.report.report import Chapter, Report
-from risegrad.lab.report.tables import Cell, Table
-from risegrad.lab.report.text import MISSING, visible
+from risegrad.pages.tables import Cell, Table
+from risegrad.pages.text import MISSING, visible
 
 WIDEST = 40
 """Characters of a label; longer ones are cut, so that columns stay columns."""

@@ -8,8 +8,8 @@ from typing import Any
 
 from risegrad.lab.records import Record
 from risegrad.lab.report.rows import Experiment
-from risegrad.lab.report.tables import Cell, Column, Line, Table, by_section
-from risegrad.lab.report.text import number, plural
+from risegrad.pages.tables import Cell, Column, Line, Table, by_section
+from risegrad.pages.text import number, plural
 
 MOST_VALUES = 6
 """So many different values of one setting are named; more are counted."""

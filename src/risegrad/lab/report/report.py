@@ -16,11 +16,11 @@ from risegrad.lab.report.contents import (
 )
 from risegrad.lab.report.differences import Difference, differences
 from risegrad.lab.report.findings import Finding, caveat, findings
+from risegrad.lab.report.methods import sweeps
 from risegrad.lab.report.paper_layout import paper_layouts
-from risegrad.lab.report.plots.queries import sweeps
 from risegrad.lab.report.rows import Experiment, gather
 from risegrad.lab.report.scores import score_table
-from risegrad.lab.report.tables import Table
+from risegrad.pages.tables import Table
 
 PAPER_CAUTION = (
     "The paper's figures come from its own runs. Ours come from the settings in the records; the "

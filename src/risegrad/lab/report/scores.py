@@ -8,7 +8,7 @@ from risegrad.lab.records import Record
 from risegrad.lab.report.contents import column, measured
 from risegrad.lab.report.metric_names import PAPER, Metric
 from risegrad.lab.report.rows import Experiment, ResultRow
-from risegrad.lab.report.tables import Cell, Column, Line, Table, by_section, ranked
+from risegrad.pages.tables import Cell, Column, Line, Table, by_section, ranked
 
 
 def score_names(experiment: Experiment) -> list[str]:

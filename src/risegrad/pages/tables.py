@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+DIRECTIONS = {1: "higher is better", -1: "lower is better"}
+SIGNS = {"better": "✓ better", "worse": "✗ worse", "open": "○ open"}
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -20,6 +23,11 @@ class Cell:
     verdict: str = ""
     """better, worse or open where this is a difference"""
 
+    @property
+    def sign(self) -> str:
+        """The verdict as a sign and a word, because a colour alone does not tell everybody."""
+        return SIGNS.get(self.verdict, "")
+
 
 @dataclass(frozen=True)
 class Column:
@@ -32,12 +40,19 @@ class Column:
     def arrow(self) -> str:
         return {1: "↑", -1: "↓", 0: ""}[self.better]
 
+    @property
+    def words(self) -> str:
+        """What the title stands for, and which way is better."""
+        return "; ".join(filter(None, [self.explanation, DIRECTIONS.get(self.better, "")]))
+
 
 @dataclass(frozen=True)
 class Line:
     label: str
     cells: tuple[Cell | None, ...]
     note: str = ""
+    compared: bool = True
+    """False for what must never be called best, such as a model that learned nothing"""
 
 
 @dataclass(frozen=True)
@@ -79,7 +94,7 @@ def ranked(table: Table) -> Table:
     """The best and the second best of each column marked, over all sections as the paper does."""
     lines = [line for section in table.sections for line in section.lines]
     places = [
-        _ranks([line.cells[index] for line in lines], column.better)
+        _ranks([line.cells[index] if line.compared else None for line in lines], column.better)
         for index, column in enumerate(table.columns)
     ]
     numbers = iter(range(len(lines)))
@@ -114,3 +129,22 @@ def _with_ranks(line: Line, places: Sequence[Sequence[int]], number: int) -> Lin
         for cell, ranks in zip(line.cells, places, strict=True)
     )
     return replace(line, cells=tuple(cells))
+
+
+def text_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Of cells that are text already; those that begin with a number sort by it.
+
+    >>> text_table("", ("rule", "damage"), [("FO", "1,200 ± 3")]).sections[0].lines[0].cells
+    (Cell(text='1,200 ± 3', extra='', paper='', order=1200.0, rank=0, verdict=''),)
+    """
+    lines = (
+        Line(row[0], tuple(Cell(text, order=_number(text)) for text in row[1:])) for row in rows
+    )
+    return Table(caption, head[0], tuple(map(Column, head[1:])), (Section("", tuple(lines)),))
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text.split()[0].rstrip("%").replace(",", ""))
+    except (IndexError, ValueError):
+        return None

@@ -1,1 +1,0 @@
-"""Plots as SVG: drawn here, so that the page shows them without scripts; scripts add response."""

@@ -1,0 +1,1 @@
+"""One kit for every page: tables, text, charts, and the HTML around them."""

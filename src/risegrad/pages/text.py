@@ -1,0 +1,82 @@
+"""Text from records, made safe for each place it is shown in, and numbers as text."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from functools import lru_cache
+from typing import Any
+
+MISSING = "–"  # noqa: RUF001
+_INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+
+
+@lru_cache(maxsize=4096)
+def visible(text: str) -> str:
+    """One line without characters that act instead of showing: terminal codes, bidi overrides."""
+    return _harmless(re.sub(r"\s+", " ", text))
+
+
+def visible_lines(text: str) -> str:
+    """The same for a text of several lines, which keep their indentation."""
+    return "\n".join(_harmless(line.expandtabs().rstrip()) for line in text.splitlines())
+
+
+def _harmless(text: str) -> str:
+    return "".join(
+        "\ufffd" if unicodedata.category(character) in _INVISIBLE else character
+        for character in text
+    )
+
+
+def for_markdown(text: str) -> str:
+    """For the inside of a line: backslashes where every dialect knows them, entities elsewhere."""
+    escaped = re.sub(r"[&<>|~$]", lambda found: f"&#{ord(found[0])};", visible(text))
+    return re.sub(r"([\\`*_\[\]])", r"\\\1", escaped)
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "±": r"\ensuremath{\pm}",
+    "−": r"\ensuremath{-}",  # noqa: RUF001
+    "–": "--",  # noqa: RUF001
+    "↑": r"\ensuremath{\uparrow}",
+    "↓": r"\ensuremath{\downarrow}",
+    "×": r"\ensuremath{\times}",  # noqa: RUF001
+    "\ufffd": "?",
+} | {character: f"\\{character}" for character in "{}$&#_%"}
+
+
+def for_latex(text: str) -> str:
+    return "".join(_LATEX.get(character, character) for character in visible(text))
+
+
+def for_script(data: Any) -> str:
+    """JSON that cannot end its script element nor a line of JavaScript, wherever it stands."""
+    text = json.dumps(data, allow_nan=False, ensure_ascii=True, separators=(",", ":"))
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def number(value: float, digits: int = 2) -> str:
+    return _minus(f"{value:.{digits}f}")
+
+
+def signed(value: float, digits: int = 2) -> str:
+    return _minus(f"{value:+.{digits}f}")
+
+
+def plural(count: int, word: str) -> str:
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
+def _minus(text: str) -> str:
+    """A real minus sign, and none before a zero that rounding made."""
+    return text.replace("-", "−") if text.strip("-+0.") else text.replace("-", "")  # noqa: RUF001

@@ -1,0 +1,1 @@
+"""The kit of all pages."""

@@ -1,0 +1,131 @@
+"""Pages as HTML: text stays text wherever it stands, and nothing comes from outside."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from risegrad.pages import vega
+from risegrad.pages.blocks import Figure, Fold, Items, Page, Paragraph, Part, Row
+from risegrad.pages.charts.frontier import FrontierPoint, frontier
+from risegrad.pages.html import html
+from risegrad.pages.palette import Palette
+from risegrad.pages.tables import Cell, Column, Line, Section, Table, ranked, text_table
+
+BAD = "</script><script>hacked</script><img src=x onerror=y>\"'{{ 7 * 7 }}{% raw %}\u202e\x1b"
+
+
+def bad_figure() -> Figure:
+    chart = frontier([FrontierPoint(BAD, 50.0, 5.0, BAD, BAD)], Palette([BAD]))
+    return Figure(BAD, BAD, BAD, chart, bad_table(), BAD)
+
+
+def bad_table() -> Table:
+    cell = Cell(BAD, BAD, BAD, rank=1, verdict=BAD)
+    section = Section(BAD, (Line(BAD, (cell, None), BAD),))
+    return Table(BAD, BAD, (Column(BAD, BAD, 1, BAD), Column(BAD)), (section,), (BAD,))
+
+
+def bad_page() -> str:
+    blocks = (
+        bad_figure(), bad_table(), Paragraph(BAD, "note"), Items(BAD, (BAD,)),
+        Row((Paragraph(BAD),)), Fold(BAD, (bad_figure(),)),
+    )  # fmt: skip
+    warning = Items(BAD, (BAD,), "warning")
+    return html(
+        Page(BAD, (Part(BAD, blocks, BAD, BAD),), BAD, (warning,), ((BAD, BAD),), {BAD: BAD})
+    )
+
+
+def test_text_stays_text_in_every_kind_of_block() -> None:
+    text = bad_page()
+    ours = text[: text.index("<script>")]  # behind it are the library and the page's own script
+    assert text.count("<script") == 3
+    assert "<img" not in ours
+    assert "{{ 7 * 7 }}" in ours.replace("&#39;", "'")  # not a template either
+    assert "\u202e" not in ours
+    assert "\x1b" not in ours
+    assert not re.search(r"<[^>]* on[a-z]+=", re.sub(r'"[^"]*"', '""', ours))
+
+
+def test_the_library_cannot_end_its_element() -> None:
+    assert "</script" not in vega.vega_script().lower()
+    assert "<!--" not in vega.vega_script()
+
+
+def test_two_figures_of_one_name_are_two_charts_of_the_page() -> None:
+    text = bad_page()
+    assert re.findall(r'class="plot" id="(f\d+)"', text) == ["f1", "f2"]
+    assert '"f1":' in text
+    assert '"f2":' in text
+
+
+def test_the_library_is_bundled_once_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    made: list[str] = []
+
+    class Converter:
+        def javascript_bundle(self, snippet: str, vl_version: str) -> str:
+            made.append(vl_version)
+            return "window.vegaEmbed='</script>';"
+
+    monkeypatch.setattr(vega, "_converter", Converter)
+    for _ in range(2):
+        vega.vega_script.cache_clear()
+        assert vega.vega_script() == "window.vegaEmbed='<\\/script>';"
+    assert made == [vega.VEGA_LITE]
+    assert len(list((tmp_path / "risegrad").iterdir())) == 1
+    vega.vega_script.cache_clear()
+
+
+def test_a_cache_that_cannot_be_written_does_not_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "risegrad").write_text("a file where the folder should be")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    class Converter:
+        def javascript_bundle(self, snippet: str, vl_version: str) -> str:
+            return "made"
+
+    monkeypatch.setattr(vega, "_converter", Converter)
+    vega.vega_script.cache_clear()
+    assert vega.vega_script() == "made"
+    vega.vega_script.cache_clear()
+
+
+def test_figures_are_saved_as_svg_and_png(tmp_path: Path) -> None:
+    chart = frontier([FrontierPoint("FO", 50.0, 5.0, "tip")], Palette(["FO"]))
+    table = text_table("Numbers", ("method", "New"), [("FO", "50")])
+    figures = [Figure(name, "title", "words", chart, table) for name in ("A / b", "a-b", BAD)]
+    found = vega.save_figures(figures, tmp_path / "new")
+    names = [path.name for path in found]
+    assert names[:4] == ["a-b.svg", "a-b.png", "a-b-2.svg", "a-b-2.png"]
+    assert re.fullmatch(r"[a-z0-9-]+\.svg", names[4])
+    assert (tmp_path / "new" / "a-b.svg").read_text().startswith("<svg")
+    assert (tmp_path / "new" / "a-b.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_same_page_has_the_same_bytes() -> None:
+    assert bad_page() == bad_page()
+
+
+def test_lines_that_are_not_compared_are_never_best() -> None:
+    """The place for a model that learned nothing: it forgets nothing, and that is no merit."""
+    lines = [
+        Line(str(value), (Cell(str(value), order=value),), compared=value > 0)
+        for value in (0.0, 3.0, 7.0)
+    ]
+    table = Table("", "", (Column("Fgt", better=-1),), (Section("", tuple(lines)),))
+    (section,) = ranked(table).sections
+    assert [line.cells[0].rank for line in section.lines if line.cells[0]] == [0, 1, 2]
+
+
+def test_cells_that_begin_with_a_number_sort_by_it() -> None:
+    table = text_table("", ("a", "b"), [("x", "12% of 3"), ("y", "none"), ("z", "")])
+    orders = [line.cells[0].order for line in table.sections[0].lines if line.cells[0]]
+    assert orders == [12.0, None, None]
