@@ -145,7 +145,8 @@ class Frontier:
             return "There is one method only, so nothing to compare."
         if all(found.difference is None for found in self.comparisons):
             return f"No method can be compared with {self.reference.name}: no learning in common."
-        return f"At equal learning no method forgets less than {self.reference.name} by more than noise."
+        usual = self.reference.name
+        return f"At equal learning no method forgets less than {usual} by more than noise."
 
     def frame(self) -> DataFrame:
         """One row per method, setting and seed (pandas)."""
