@@ -1,0 +1,174 @@
+"""Two methods at equal learning: how much less one forgets, and whether that is more than noise.
+
+Both curves are read at the same amount of learning, seed by seed; the differences of paired seeds
+have Student's t interval. Nothing is said outside the range that both curves cover, and nothing of
+a setting that learned no more than an untrained model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+from risegrad.checks import check_choice
+from risegrad.lab.frontier.frontier_curves import Curve, RunPoint, SweepSetting, curves, together
+from risegrad.lab.report.estimates import Interval, interval
+from risegrad.optional import need
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+Verdict = Literal["less", "more", "open", "no common range", "learned nothing"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A method beside the reference at one amount of learning."""
+
+    method: str
+    reference: str
+    level: float | None
+    """The learning at which both were read; None where they have no range in common."""
+    forgotten: Interval | None = None
+    of_reference: Interval | None = None
+    difference: Interval | None = None
+    """Paired by seed; negative where the method forgets less than the reference."""
+    learned_nothing: bool = False
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.learned_nothing:
+            return "learned nothing"
+        if self.difference is None:
+            return "no common range"
+        if not self.difference.excludes_zero:
+            return "open"
+        return "less" if self.difference.mean < 0 else "more"
+
+
+def compare(method: Curve, reference: Curve, level: float | None = None) -> Comparison:
+    """``method`` beside ``reference``, by default at the most learning that both reach."""
+    if not method.front:
+        return Comparison(method.name, reference.name, None, learned_nothing=True)
+    common = common_range(method, reference)
+    if common is None:
+        return Comparison(method.name, reference.name, None)
+    at = common[1] if level is None else level
+    if not common[0] <= at <= common[1]:
+        return Comparison(method.name, reference.name, None)
+    mine, theirs = method.forgotten_at(at), reference.forgotten_at(at)
+    paired = sorted(mine.keys() & theirs.keys())
+    return Comparison(
+        method.name,
+        reference.name,
+        at,
+        interval(list(mine.values())),
+        interval(list(theirs.values())),
+        interval([mine[seed] - theirs[seed] for seed in paired]),
+    )
+
+
+def common_range(first: Curve, second: Curve) -> tuple[float, float] | None:
+    """The amounts of learning that both curves can be read at."""
+    if first.range is None or second.range is None:
+        return None
+    low, high = max(first.range[0], second.range[0]), min(first.range[1], second.range[1])
+    return (low, high) if low <= high else None
+
+
+class Frontier:
+    """Forgetting against learning for several methods, over their sweeps and seeds.
+
+    >>> runs = [RunPoint("FO", f"lr={r}", s, 60 + 10 * r, 20 * r + s, 50) for r in (1, 2, 3)
+    ...         for s in (0, 1, 2)]
+    >>> runs += [RunPoint("informed", f"lr={r}", s, 60 + 10 * r, 5 * r + s, 60) for r in (1, 2, 3)
+    ...          for s in (0, 1, 2)]
+    >>> found = Frontier(runs, reference=["FO"])
+    >>> print(found.sentence())
+    At equal learning (90.0 % on new tasks), informed forgets 16.0 points, FO 61.0: 45.0 less, \
+95 % interval 45.0 to 45.0; 3 seeds.
+    """
+
+    def __init__(self, runs: Iterable[RunPoint], reference: Sequence[str]) -> None:
+        self.runs = tuple(runs)
+        self.curves = curves(self.runs)
+        for name in reference:
+            check_choice("reference", name, self.curves)
+        self.references = tuple(reference)
+
+    @cached_property
+    def reference(self) -> Curve:
+        """The best that the reference methods reach together."""
+        parts = [self.curves[name] for name in self.references]
+        return (
+            parts[0]
+            if len(parts) == 1
+            else together(f"best of {' and '.join(self.references)}", parts)
+        )
+
+    def compare(self, method: str, level: float | None = None) -> Comparison:
+        check_choice("method", method, self.curves)
+        return compare(self.curves[method], self.reference, level)
+
+    @cached_property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        """Every method but the references, the one that forgets least of the reference first."""
+        found = [self.compare(name) for name in self.curves if name not in self.references]
+        return tuple(sorted(found, key=_rank))
+
+    def best(self, learning: float | None = None) -> SweepSetting:
+        """The setting with the least forgetting among those that learn at least ``learning``.
+
+        Without a wanted amount: the setting with the highest final average.
+        """
+        alive = [s for curve in self.curves.values() for s in curve.settings if s.learned_something]
+        if learning is None:
+            if not alive:
+                raise ValueError("no setting learned more than an untrained model")
+            return max(alive, key=lambda setting: setting.final)
+        enough = [setting for setting in alive if setting.learned >= learning]
+        if not enough:
+            most = max((setting.learned for setting in alive), default=float("nan"))
+            raise ValueError(
+                f"learning must be at most {most:.4g}, the most of any setting, got {learning}"
+            )
+        return min(enough, key=lambda setting: setting.forgotten)
+
+    def sentence(self) -> str:
+        """The finding in one sentence, with its interval; said plainly where there is none."""
+        clear = [found for found in self.comparisons if found.verdict == "less"]
+        if clear:
+            return _finding(clear[0])
+        if not self.comparisons:
+            return "There is one method only, so nothing to compare."
+        if all(found.difference is None for found in self.comparisons):
+            return f"No method can be compared with {self.reference.name}: no learning in common."
+        usual = self.reference.name
+        return f"At equal learning no method forgets less than {usual} by more than noise."
+
+    def frame(self) -> DataFrame:
+        """One row per method, setting and seed (pandas)."""
+        from dataclasses import asdict
+
+        pandas = need("pandas", "lab")
+        found: DataFrame = pandas.DataFrame([asdict(run) for run in self.runs])
+        return found
+
+
+def _rank(found: Comparison) -> tuple[int, float]:
+    order = {"less": 0, "open": 1, "more": 2, "no common range": 3, "learned nothing": 4}
+    return order[found.verdict], found.difference.mean if found.difference else 0.0
+
+
+def _finding(found: Comparison) -> str:
+    mine, theirs, less = found.forgotten, found.of_reference, found.difference
+    if found.level is None or mine is None or theirs is None or less is None:
+        raise ValueError(f"{found.method!r} was not compared: {found.verdict}")
+    low, high = -(less.high or 0.0), -(less.low or 0.0)
+    return (
+        f"At equal learning ({found.level:.1f} % on new tasks), {found.method} forgets "
+        f"{mine.mean:.1f} points, {found.reference} {theirs.mean:.1f}: "
+        f"{-less.mean:.1f} less, 95 % interval {low:.1f} to {high:.1f}; {less.n} seeds."
+    )

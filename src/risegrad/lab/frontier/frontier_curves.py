@@ -1,0 +1,164 @@
+"""From single runs to curves: what a method forgets as a function of what it learned.
+
+A method is run at several settings (learning rates, and its one knob) and several seeds. Its curve
+joins the settings that no other of its settings beats in both learning and forgetting, each at its
+mean over seeds. Which settings those are is decided by the means, never seed by seed: taking the
+luckiest setting of each seed would make every method look better than it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean
+
+from risegrad.lab.report.estimates import interval
+
+
+@dataclass(frozen=True)
+class RunPoint:
+    """One run, in points of accuracy."""
+
+    method: str
+    setting: str
+    """What was swept, as text: ``lr=0.001`` or ``lr=0.001, damping=0.3``."""
+    seed: int
+    learned: float
+    """New: the accuracy on each task when it had just been learned, on average."""
+    forgotten: float
+    """Fgt: the points lost on earlier tasks at the end."""
+    final: float
+    """The average at the end of the stream."""
+    start: float | None = None
+    """``learned`` of a model that was not trained at all (zero-shot, or chance), where known."""
+
+
+@dataclass(frozen=True)
+class SweepSetting:
+    """The runs of one setting, by seed."""
+
+    method: str
+    name: str
+    runs: Mapping[int, RunPoint]
+
+    @cached_property
+    def learned(self) -> float:
+        return fmean(run.learned for run in self.runs.values())
+
+    @cached_property
+    def forgotten(self) -> float:
+        return fmean(run.forgotten for run in self.runs.values())
+
+    @cached_property
+    def final(self) -> float:
+        return fmean(run.final for run in self.runs.values())
+
+    @cached_property
+    def learned_something(self) -> bool:
+        """Whether it is above the untrained model by more than seeds scatter.
+
+        With one seed any gain counts; where the start is not known, nothing can be said against it.
+        """
+        gains = [run.learned - run.start for run in self.runs.values() if run.start is not None]
+        found = interval(gains)
+        if found is None:
+            return True
+        return (found.mean if found.low is None else found.low) > 0
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The settings of one method, or of several taken together, from little learning to much."""
+
+    name: str
+    settings: tuple[SweepSetting, ...]
+
+    @cached_property
+    def front(self) -> tuple[SweepSetting, ...]:
+        """Those that learned something and that no other one beats in both respects."""
+        alive = [setting for setting in self.settings if setting.learned_something]
+        kept: list[SweepSetting] = []
+        for setting in sorted(alive, key=lambda s: (-s.learned, s.forgotten)):
+            if not kept or setting.forgotten < kept[-1].forgotten:
+                kept.append(setting)
+        return tuple(reversed(kept))
+
+    @property
+    def dead(self) -> tuple[SweepSetting, ...]:
+        """Those that learned nothing; they take part in no comparison."""
+        return tuple(setting for setting in self.settings if not setting.learned_something)
+
+    @property
+    def range(self) -> tuple[float, float] | None:
+        """The least and the most learning that the curve can be read at; None if it is empty."""
+        return (self.front[0].learned, self.front[-1].learned) if self.front else None
+
+    def forgotten_at(self, learned: float) -> dict[int, float]:
+        """Per seed, the forgetting at this much learning, between two neighbouring settings."""
+        return self._read(learned, "learned", "forgotten")
+
+    def learned_at(self, forgotten: float) -> dict[int, float]:
+        """Per seed, the learning at this much forgetting."""
+        return self._read(forgotten, "forgotten", "learned")
+
+    def _read(self, level: float, along: str, across: str) -> dict[int, float]:
+        """Linear between the two neighbours, then moved along their line to ``level`` seed by seed.
+
+        A seed's own point lies somewhat beside the level; the slope of the mean points takes it
+        there. Without that, a seed that happened to learn more would count as one that forgot more.
+        """
+        low, high = self._neighbours(level, along)
+        run = getattr(high, along) - getattr(low, along)
+        slope = (getattr(high, across) - getattr(low, across)) / run if run else 0.0
+        weight = (level - getattr(low, along)) / run if run else 0.0
+        found = {}
+        for seed in sorted(low.runs.keys() & high.runs.keys()):
+            here, there = low.runs[seed], high.runs[seed]
+            at = _between(getattr(here, along), getattr(there, along), weight)
+            value = _between(getattr(here, across), getattr(there, across), weight)
+            found[seed] = value + slope * (level - at)
+        return found
+
+    def _neighbours(self, level: float, along: str) -> tuple[SweepSetting, SweepSetting]:
+        places = [getattr(setting, along) for setting in self.front]
+        if not places or not places[0] <= level <= places[-1]:
+            words = f"from {places[0]:.4g} to {places[-1]:.4g}" if places else "nowhere"
+            raise ValueError(
+                f"the curve of {self.name!r} can be read {words} ({along}), got {level:.4g}"
+            )
+        if len(places) == 1:
+            return self.front[0], self.front[0]
+        after = max(1, next(i for i, place in enumerate(places) if place >= level))
+        return self.front[after - 1], self.front[after]
+
+
+def _between(low: float, high: float, weight: float) -> float:
+    return low + weight * (high - low)
+
+
+def curves(points: Iterable[RunPoint]) -> dict[str, Curve]:
+    """One curve per method, in the order in which methods first appear."""
+    grouped: dict[str, dict[str, dict[int, RunPoint]]] = {}
+    for point in points:
+        runs = grouped.setdefault(point.method, {}).setdefault(point.setting, {})
+        if point.seed in runs:
+            raise ValueError(
+                f"two runs of {point.method!r} at {point.setting!r} have the seed {point.seed}"
+            )
+        runs[point.seed] = point
+    return {
+        method: Curve(
+            method, _ordered(SweepSetting(method, name, runs) for name, runs in by.items())
+        )
+        for method, by in grouped.items()
+    }
+
+
+def together(name: str, parts: Sequence[Curve]) -> Curve:
+    """The best of several methods as one curve: whatever any of them reaches."""
+    return Curve(name, _ordered(setting for curve in parts for setting in curve.settings))
+
+
+def _ordered(settings: Iterable[SweepSetting]) -> tuple[SweepSetting, ...]:
+    return tuple(sorted(settings, key=lambda setting: setting.learned))

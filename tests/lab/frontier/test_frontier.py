@@ -1,0 +1,160 @@
+"""Curves with known answers, what may not be compared, and intervals that cover the truth."""
+
+import numpy as np
+import pytest
+
+from risegrad.lab.frontier.equal_learning import Frontier, common_range, compare
+from risegrad.lab.frontier.frontier_curves import RunPoint, curves, together
+
+RATES = (1.0, 2.0, 3.0, 4.0)
+
+
+def runs(method, learned, forgotten, seeds=(0, 1, 2), start=None, rates=RATES):
+    """One run per rate and seed from two functions of (rate, seed)."""
+    return [
+        RunPoint(method, f"lr={r}", s, learned(r, s), forgotten(r, s), 50.0, start)
+        for r in rates
+        for s in seeds
+    ]
+
+
+def line(method, slope, offset=0.0, scatter=0.0):
+    """Forgetting ``offset + slope * learning``, learning 10 per rate; seeds along the line."""
+    learned = lambda r, s: 10 * r + scatter * (s - 1)  # noqa: E731
+    return runs(method, learned, lambda r, s: offset + slope * learned(r, s))
+
+
+def test_a_line_is_read_exactly_between_its_points():
+    curve = curves(line("FO", 0.5))["FO"]
+    assert curve.range == (10, 40)
+    for level in (10, 17, 25, 40):
+        assert curve.forgotten_at(level) == pytest.approx(dict.fromkeys((0, 1, 2), 0.5 * level))
+        assert curve.learned_at(0.5 * level) == pytest.approx(dict.fromkeys((0, 1, 2), level))
+
+
+def test_seeds_that_lie_along_the_line_do_not_scatter():
+    """A seed that learned more forgot more; at equal learning that is no difference."""
+    curve = curves(line("FO", 0.5, scatter=3.0))["FO"]
+    assert curve.forgotten_at(25) == pytest.approx({0: 12.5, 1: 12.5, 2: 12.5})
+
+
+def test_a_setting_beaten_in_both_respects_is_not_on_the_curve():
+    wild = runs(
+        "FO", lambda r, s: {5.0: 30.0}.get(r, 10 * r), lambda r, s: 5 * r, rates=(*RATES, 5.0)
+    )
+    curve = curves(wild)["FO"]
+    assert [setting.name for setting in curve.front] == ["lr=1.0", "lr=2.0", "lr=3.0", "lr=4.0"]
+    assert len(curve.settings) == 5
+
+
+def test_which_settings_are_on_the_curve_is_decided_by_means():
+    """Seed 0 alone would prefer b, seed 1 alone a: the mean decides, and for both seeds."""
+    points = [
+        RunPoint("m", "a", 0, 50, 20, 50),
+        RunPoint("m", "a", 1, 50, 10, 50),
+        RunPoint("m", "b", 0, 50, 12, 50),
+        RunPoint("m", "b", 1, 50, 20, 50),
+    ]
+    (setting,) = curves(points)["m"].front
+    assert setting.name == "a"
+    assert curves(points)["m"].forgotten_at(50) == {0: 20, 1: 10}
+
+
+def test_a_known_difference():
+    noisy = line("FO", 0.5) + runs(
+        "informed", lambda r, s: 10 * r, lambda r, s: 2 * r + (s - 1), seeds=(0, 1, 2)
+    )
+    found = Frontier(noisy, ["FO"]).compare("informed", 25)
+    assert found.level == 25
+    assert found.difference.mean == pytest.approx(5 - 12.5)
+    # By hand: deviations -1, 0, 1 of three seeds, t(0.975; 2) = 4.302653.
+    assert found.difference.high - found.difference.mean == pytest.approx(4.302653 / 3**0.5, 1e-5)
+    assert found.verdict == "less"
+
+
+def test_the_most_learning_in_common_is_the_default():
+    other = runs("slow", lambda r, s: 6 * r, lambda r, s: r)
+    frontier = Frontier(line("FO", 0.5) + other, ["FO"])
+    assert common_range(frontier.curves["slow"], frontier.reference) == (10, 24)
+    assert frontier.compare("slow").level == 24
+
+
+def test_nothing_is_said_outside_the_common_range():
+    far = runs("far", lambda r, s: 50 + r, lambda r, s: 0.0)
+    found = Frontier(line("FO", 0.5) + far, ["FO"]).compare("far")
+    assert (found.level, found.difference, found.verdict) == (None, None, "no common range")
+    inside = Frontier(line("FO", 0.5) + line("x", 0.1), ["FO"]).compare("x", 45)
+    assert inside.verdict == "no common range"
+    with pytest.raises(
+        ValueError, match=r"curve of 'FO' can be read from 10 to 40 \(learned\), got 45"
+    ):
+        curves(line("FO", 0.5))["FO"].forgotten_at(45)
+
+
+def test_a_dead_model_wins_nothing():
+    """No forgetting because nothing was learned: zero-shot is 20 and seeds scatter around it."""
+    dead = runs("dead", lambda r, s: 20 + (s - 1), lambda r, s: 0.0, start=20.0)
+    frontier = Frontier(line("FO", 0.5) + dead, ["FO"])
+    assert len(frontier.curves["dead"].dead) == len(RATES)
+    assert frontier.compare("dead").verdict == "learned nothing"
+    assert "no learning in common" in frontier.sentence()
+    assert frontier.best().method == "FO"
+
+
+def test_the_reference_is_the_best_of_several():
+    adam, sgd = line("AdamW", 0.5), runs("SGD", lambda r, s: 10 * r, lambda r, s: 20 - 4 * (r == 4))
+    frontier = Frontier(adam + sgd + line("RISE", 0.5), ["AdamW", "SGD"])
+    assert frontier.reference.name == "best of AdamW and SGD"
+    assert frontier.reference.forgotten_at(40)[0] == 16  # SGD's, where AdamW has 20
+    assert frontier.compare("RISE", 10).difference.mean == 0
+    both = together("both", [frontier.curves["AdamW"], frontier.curves["SGD"]])
+    assert both.front == frontier.reference.front
+
+
+def test_the_best_setting():
+    frontier = Frontier(line("FO", 0.5) + line("informed", 0.1), ["FO"])
+    assert frontier.best(learning=25).method == "informed"
+    assert frontier.best(learning=25).name == "lr=3.0"
+    with pytest.raises(
+        ValueError, match="learning must be at most 40, the most of any setting, got 60"
+    ):
+        frontier.best(learning=60)
+
+
+def test_the_sentence_says_what_is_undecided():
+    noise = {0: 4.0, 1: -5.0, 2: 1.0}
+    near = runs("near", lambda r, s: 10 * r, lambda r, s: 5 * r + noise[s])
+    frontier = Frontier(line("FO", 0.5) + near, ["FO"])
+    assert frontier.compare("near").verdict == "open"
+    assert frontier.sentence() == (
+        "At equal learning no method forgets less than FO by more than noise."
+    )
+
+
+def test_bad_input():
+    with pytest.raises(ValueError, match="reference must be one of FO; got 'fo'"):
+        Frontier(line("FO", 0.5), ["fo"])
+    with pytest.raises(ValueError, match=r"two runs of 'FO' at 'lr=1\.0' have the seed 0"):
+        curves(line("FO", 0.5) + line("FO", 0.5))
+
+
+def test_intervals_cover_the_truth():
+    """Made-up sweeps with a known difference of 4 points: about 95 % of the intervals hold it.
+
+    A seed moves a run along its curve (easier data: more learned, more forgotten) and beside it.
+    """
+    rng, hits, trials = np.random.default_rng(0), 0, 600
+    for _ in range(trials):
+        points = []
+        ease = rng.normal(0, 2, 5)
+        for method, less in (("FO", 0.0), ("informed", 4.0)):
+            for rate in (60.0, 70.0, 80.0):
+                for seed in range(5):
+                    learned = rate + ease[seed] + rng.normal(0, 1)
+                    forgotten = (0.8 * (learned - 50) - less) + rng.normal(0, 1)
+                    points.append(RunPoint(method, f"lr={rate}", seed, learned, forgotten, 0.0))
+        frontier = Frontier(points, ["FO"])
+        found = compare(frontier.curves["informed"], frontier.reference, 72.0)
+        hits += found.difference.low <= -4.0 <= found.difference.high
+    error = (0.95 * 0.05 / trials) ** 0.5
+    assert abs(hits / trials - 0.95) < 4 * error
