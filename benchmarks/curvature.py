@@ -11,12 +11,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.models import t5
 from benchmarks.timing import Ratio, at_most, measured_ratio, seconds
-from risegrad.curvature.budget import Budget
-from risegrad.curvature.diagnosis import diagnose_operator
-from risegrad.curvature.objective import Objective
-from risegrad.curvature.operators import Kind, NetworkOperator
-from risegrad.curvature.space import Space, make_space, trained_parameters
-from risegrad.shapers import Rise
+from risegrad.core.shapers import Rise
+from risegrad.curvature.estimates.product_budget import ProductBudget
+from risegrad.curvature.operators.objective import Objective
+from risegrad.curvature.operators.parameter_space import Space, make_space, trained_parameters
+from risegrad.curvature.operators.products import Kind, NetworkOperator
+from risegrad.foresight.diagnosis import diagnose_operator
 
 TOKENS, TARGET, BATCH = 16, 4, 8
 PRECISION = 0.1
@@ -98,7 +98,7 @@ def diagnosis_cost(subject: Subject, size: str) -> Ratio:
     g = new.gradient(subject.space, subject.parameters)
     h = subject.gradient()
     one = min(seconds(subject.gradient) for _ in range(5))
-    operator, budget = subject.operator("ggn", 4), Budget(precision=PRECISION)
+    operator, budget = subject.operator("ggn", 4), ProductBudget(precision=PRECISION)
     found: list[Any] = []
     spent = seconds(lambda: found.append(diagnose_operator(operator, g, h, budget=budget)))
     totals = found[0].totals

@@ -7,10 +7,10 @@ import shutil
 import sys
 from pathlib import Path
 
-from risegrad.continual.run import read_config
-from risegrad.lab.experiment import load_experiment
-from risegrad.lab.grid import expand
-from risegrad.lab.records import read_records
+from risegrad.continual.runs import read_config
+from risegrad.lab.experiments.experiment_file import load_experiment
+from risegrad.lab.experiments.run_cells import expand
+from risegrad.lab.records.record import read_records
 
 RECORDS = Path(__file__).parents[1] / "experiments" / "records"
 

@@ -19,18 +19,18 @@ from transformers import (
 )
 
 from benchmarks.timing import Ratio, at_least, measured_ratio
-from risegrad.continual.batches import epoch_batches
+from risegrad.continual.batch_plan import epoch_batches
 from risegrad.continual.devices import Devices
-from risegrad.continual.language.build import TextSplit
-from risegrad.continual.language.hosts import HostSettings, SeqLora
-from risegrad.continual.language.kit import LanguageKit
-from risegrad.continual.language.likelihood import label_scores
-from risegrad.continual.language.model import LanguageModelSettings, wrap
-from risegrad.continual.language.run import USUAL
-from risegrad.continual.progress import silent
-from risegrad.continual.rules import Rule
+from risegrad.continual.language.answer_scoring import label_scores
+from risegrad.continual.language.hosts.lora_hosts import LanguageHostSettings, SeqLora
+from risegrad.continual.language.language_kit import LanguageKit
+from risegrad.continual.language.language_models import LanguageModelSettings, wrap
+from risegrad.continual.language.language_run import USUAL
+from risegrad.continual.language.streams.text_stream_build import TextSplit
+from risegrad.continual.session import silent
+from risegrad.continual.session_training import Loop, SessionTraining
 from risegrad.continual.stream import Stream, Task
-from risegrad.continual.train import Loop, SessionTraining
+from risegrad.continual.update_rules import Rule
 
 VOCABULARY = 32128
 BATCH = 8
@@ -99,7 +99,7 @@ class OneEpoch:
 
     def __init__(self, rule: str, batches: int = BATCHES) -> None:
         self.kit = kit(rule, batches)
-        session = SeqLora(self.kit, HostSettings("seq-lora")).begin(0)
+        session = SeqLora(self.kit, LanguageHostSettings("seq-lora")).begin(0)
         self.training = SessionTraining(session, self.kit.loop, self.kit.devices, (), 0)
 
     def __call__(self) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from benchmarks.keep import RECORDS
 from benchmarks.timing import Ratio, at_most, measured_ratio
-from risegrad.lab.records import read_records
-from risegrad.lab.report.report import build
-from risegrad.lab.report.write import write_report
+from risegrad.lab.records.record import read_records
+from risegrad.lab.report.report_files import write_report
+from risegrad.lab.report.report_parts import build
 
 ROWS, SEEDS = 100, 10
 

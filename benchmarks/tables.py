@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.foresight_tables import agreement_table, diagnosis_table, draws_table, ends_table
 from benchmarks.keep import row_labels
-from risegrad.lab.records import Record, read_records
+from risegrad.lab.records.record import Record, read_records
 
 ROOT = Path(__file__).parents[1]
 

@@ -8,7 +8,7 @@ import torch
 from benchmarks.models import Subject, t5, vit
 from benchmarks.timing import Ratio, at_most, seconds
 from risegrad import Rise, attach
-from risegrad.shaping import shape_tensors
+from risegrad.core.shaped_step import shape_tensors
 
 ROUNDS = 7
 

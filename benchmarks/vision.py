@@ -17,12 +17,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.timing import Ratio, at_least, measured_ratio
 from risegrad.continual.devices import Devices
-from risegrad.continual.hosts.adapter_classifier import AdapterClassifier
-from risegrad.continual.progress import silent
-from risegrad.continual.run import perform, read_config
-from risegrad.continual.train import SessionTraining
+from risegrad.continual.runs import perform, read_config
+from risegrad.continual.session import silent
+from risegrad.continual.session_training import SessionTraining
 from risegrad.continual.vision.backbone import features
-from risegrad.continual.vision.run import make_host
+from risegrad.continual.vision.hosts.adapter_classifier import AdapterClassifier
+from risegrad.continual.vision.vision_run import make_host
 
 Epoch = Callable[[], object]
 BATCH, RATE = 48, 1e-3

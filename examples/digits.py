@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import risegrad
-from risegrad.shapers import Shaper
+from risegrad.core.shapers import Shaper
 
 RULES: dict[str, type[Shaper] | None] = {
     "FO (plain SGD)": None,

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from risegrad.cli import COMMANDS, main
-from risegrad.optional import EXTRAS
-from risegrad.sandbox import command as sandbox
-from risegrad.sandbox.figures import draw
-from risegrad.sandbox.settings import Settings
+from risegrad.common.optional_imports import EXTRAS
+from risegrad.sandbox import sandbox_command as sandbox
+from risegrad.sandbox.figures import figure_files
+from risegrad.sandbox.sandbox_settings import SandboxSettings
 
 SMALL = ["--d", "8", "--q", "2", "--samples", "640", "--large-d", "16", "--block", "4"]
 SMALL += ["--steps", "3"]
@@ -59,13 +59,13 @@ def test_the_defaults_in_the_help_are_those_of_the_settings(
 ) -> None:
     main(["sandbox", "--help"])
     text = " ".join(capsys.readouterr().out.split())
-    for field in fields(Settings):
+    for field in fields(SandboxSettings):
         option = f" --{field.name.replace('_', '-')} {'KIND' if field.type is str else 'N'} "
         _, _, after = text.rpartition(option)  # where it is explained, not in the usage line
         found = re.search(r"\(default ([^)]+)\)", after)
         assert found, field.name
         assert found[1] == str(field.default)
-    assert set(sandbox.NUMBERS) | {"spectrum"} == {field.name for field in fields(Settings)}
+    assert set(sandbox.NUMBERS) | {"spectrum"} == {field.name for field in fields(SandboxSettings)}
 
 
 def test_version_is_the_distributions(capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,7 +167,9 @@ def test_a_small_run_writes_the_record_and_the_figures(
 ) -> None:
     # Two of the seven figures: the process below draws them all.
     chosen = ["figure-1-curvature", "figure-3-exposure"]
-    monkeypatch.setattr(draw, "FIGURES", {name: draw.FIGURES[name] for name in chosen})
+    monkeypatch.setattr(
+        figure_files, "FIGURES", {name: figure_files.FIGURES[name] for name in chosen}
+    )
     out = tmp_path / "new" / "folder"
     assert main(["sandbox", "--out", str(out), "--seed", "3", *SMALL]) == 0
     shown, err = capsys.readouterr()

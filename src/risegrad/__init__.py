@@ -2,18 +2,18 @@
 
 from typing import TYPE_CHECKING
 
-from risegrad.lazy import lookup
+from risegrad.common.lazy_names import lookup
 
 if TYPE_CHECKING:
-    from risegrad.attachment import Attachment, attach
-    from risegrad.blocks import Blocks
-    from risegrad.curvature.diagnosis import diagnose
+    from risegrad.core.attachment import Attachment, attach
+    from risegrad.core.blocks import Blocks
+    from risegrad.core.rise_rule import shape
+    from risegrad.core.shapers import CovarianceNoise, IsotropicNoise, Rise, ScaledFO
     from risegrad.curvature.memory.dreams import dreamed
     from risegrad.curvature.memory.memory import Memory
     from risegrad.curvature.memory.remembering import remember
     from risegrad.curvature.memory.retraction import retract
-    from risegrad.rule import shape
-    from risegrad.shapers import CovarianceNoise, IsotropicNoise, Rise, ScaledFO
+    from risegrad.foresight.diagnosis import diagnose
 
 __version__ = "0.1.0"
 
@@ -35,19 +35,19 @@ __all__ = [
 
 # A module must not have the name of a function here, or importing it would hide the function.
 _HOMES = {
-    "Attachment": "attachment",
-    "Blocks": "blocks",
-    "CovarianceNoise": "shapers",
-    "IsotropicNoise": "shapers",
+    "Attachment": "core.attachment",
+    "Blocks": "core.blocks",
+    "CovarianceNoise": "core.shapers",
+    "IsotropicNoise": "core.shapers",
     "Memory": "curvature.memory.memory",
-    "Rise": "shapers",
-    "ScaledFO": "shapers",
-    "attach": "attachment",
-    "diagnose": "curvature.diagnosis",
+    "Rise": "core.shapers",
+    "ScaledFO": "core.shapers",
+    "attach": "core.attachment",
+    "diagnose": "foresight.diagnosis",
     "dreamed": "curvature.memory.dreams",
     "remember": "curvature.memory.remembering",
     "retract": "curvature.memory.retraction",
-    "shape": "rule",
+    "shape": "core.rise_rule",
 }
 
 __getattr__ = lookup(__name__, _HOMES)

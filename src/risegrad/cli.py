@@ -17,11 +17,11 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import NoReturn, Protocol
 
-from risegrad.foresight.commands import calibrate, diagnose, local
-from risegrad.lab.commands import completion, report, run, show
-from risegrad.lab.commands import list as listing
-from risegrad.optional import explained
-from risegrad.sandbox import command as sandbox
+from risegrad.common.optional_imports import explained
+from risegrad.foresight.commands import calibrate_command, diagnose_command, local_command
+from risegrad.lab.commands import completion_command, report_command, run_command, show_command
+from risegrad.lab.commands import list_command as listing
+from risegrad.sandbox import sandbox_command as sandbox
 
 DONE, FAILED, USAGE, INTERRUPTED, UNREAD = 0, 1, 2, 130, 141
 
@@ -45,14 +45,14 @@ class CommandModule(Protocol):
 
 COMMANDS: tuple[CommandModule, ...] = (
     listing,
-    show,
-    run,
-    report,
-    calibrate,
-    diagnose,
-    local,
+    show_command,
+    run_command,
+    report_command,
+    calibrate_command,
+    diagnose_command,
+    local_command,
     sandbox,
-    completion,
+    completion_command,
 )
 
 DESCRIPTION = """\

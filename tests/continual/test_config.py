@@ -7,13 +7,13 @@ import torch
 
 from continual.tiny import config, host_of
 from risegrad.cli import main
-from risegrad.continual.budget import Budget
-from risegrad.continual.rules import RULES, SHAPERS, USES, Rule
-from risegrad.continual.run import read_config
-from risegrad.continual.train import SessionTraining
-from risegrad.lab.experiment import load_experiment
-from risegrad.lab.grid import expand
-from risegrad.settings import Unused
+from risegrad.common.settings import Unused
+from risegrad.continual.runs import read_config
+from risegrad.continual.session_training import SessionTraining
+from risegrad.continual.training_budget import TrainingBudget
+from risegrad.continual.update_rules import RULES, SHAPERS, USES, Rule
+from risegrad.lab.experiments.experiment_file import load_experiment
+from risegrad.lab.experiments.run_cells import expand
 
 UNUSED = [
     ({"name": "rise", "mean": "exact"},
@@ -55,8 +55,8 @@ def test_every_rule_says_what_it_uses():
 def test_momentum_beside_adam_is_an_error():
     with pytest.raises(Unused, match=r"head\.momentum is not used by optimizer 'adamw' but by sgd"):
         read_config(config(head={"optimizer": "adamw", "momentum": 0.5}))
-    assert Budget(momentum=0.5).unused() == {}
-    assert Budget(optimizer="adam").unused() == {}
+    assert TrainingBudget(momentum=0.5).unused() == {}
+    assert TrainingBudget(optimizer="adam").unused() == {}
 
 
 def test_chunks_are_of_tensors():

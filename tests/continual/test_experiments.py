@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from continual.language.tiny_text import save_model, write_task
-from risegrad.continual.progress import silent
-from risegrad.continual.run import perform, read_config
-from risegrad.lab import library
-from risegrad.lab.experiment import load_experiment
-from risegrad.lab.grid import expand
-from risegrad.settings import override
+from risegrad.common.settings import override
+from risegrad.continual.runs import perform, read_config
+from risegrad.continual.session import silent
+from risegrad.lab.experiments import experiment_library
+from risegrad.lab.experiments.experiment_file import load_experiment
+from risegrad.lab.experiments.run_cells import expand
 
 TRAINING = ("epochs", "optimizer", "momentum", "weight_decay", "schedule", "clip")
 """What must not differ between rules without a reason; learning rates are chosen for each."""
@@ -31,7 +31,7 @@ def training_of(cell):
     return json.dumps(groups | {"loop": cell.config["loop"]}, sort_keys=True)
 
 
-@pytest.mark.parametrize("name", sorted(library.experiments()))
+@pytest.mark.parametrize("name", sorted(experiment_library.experiments()))
 def test_rules_are_compared_with_the_same_training_or_the_row_says_why(name):
     found = cells(name)
     shared = {training_of(cell): cell.row.label for cell in found if not cell.row.why}

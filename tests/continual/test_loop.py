@@ -8,18 +8,18 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from continual.tiny import config, host_of
-from risegrad.attachment import attach
-from risegrad.continual.batches import epoch_batches
-from risegrad.continual.budget import Budget
-from risegrad.continual.checkpoint import read_checked
+from risegrad.common.seeds import seed_for
+from risegrad.continual.batch_plan import epoch_batches
 from risegrad.continual.devices import Devices
-from risegrad.continual.learn import Learner
-from risegrad.continual.progress import silent
-from risegrad.continual.run import perform, read_config
-from risegrad.continual.seeds import seed_for
-from risegrad.continual.train import Loop, SessionTraining
-from risegrad.continual.vision.run import make_host
-from risegrad.shapers import Rise
+from risegrad.continual.run_checkpoints import read_checked
+from risegrad.continual.runs import perform, read_config
+from risegrad.continual.session import silent
+from risegrad.continual.session_training import Loop, SessionTraining
+from risegrad.continual.stream_learning import Learner
+from risegrad.continual.training_budget import TrainingBudget
+from risegrad.continual.vision.vision_run import make_host
+from risegrad.core.attachment import attach
+from risegrad.core.shapers import Rise
 from risegrad.zeroth_order import spsa
 
 
@@ -107,7 +107,7 @@ def slopes_of(monkeypatch, precision, **settings):
         found.append(spsa(*args, **kwargs))
         return found[-1]
 
-    monkeypatch.setattr("risegrad.continual.train.spsa", listening)
+    monkeypatch.setattr("risegrad.continual.session_training.spsa", listening)
     plain = config(rule={"name": "zo", "q": 2}, loop={"precision": precision}, **settings)
     host = make_host(read_config(plain), Devices(precision, "cpu"))
     training = training_of(host)
@@ -224,10 +224,10 @@ def test_scoring_on_validation(tmp_path):
 
 
 def test_budgets():
-    assert [Budget(epochs=2, lr=1.0).lr_at(e) for e in range(2)] == [1.0, 0.5]
-    assert Budget(schedule="constant", lr=0.5).lr_at(7) == 0.5
+    assert [TrainingBudget(epochs=2, lr=1.0).lr_at(e) for e in range(2)] == [1.0, 0.5]
+    assert TrainingBudget(schedule="constant", lr=0.5).lr_at(7) == 0.5
     with pytest.raises(ValueError, match="optimizer must be one of sgd, adam, adamw; got 'sdg'"):
-        Budget(optimizer="sdg")
+        TrainingBudget(optimizer="sdg")
 
 
 def test_loop_settings_are_checked():

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from continual.tiny import config
-from risegrad.continual.run import needs, read_config
-from risegrad.continual.vision import needs as vision
+from risegrad.continual.runs import needs, read_config
+from risegrad.continual.vision import vision_run as vision
 
 
 def missing(**sections):

@@ -3,8 +3,8 @@
 import pytest
 
 from continual.tiny import config
-from risegrad.continual.run import estimate, read_config, seconds
-from risegrad.continual.vision import pace
+from risegrad.continual.runs import estimate, read_config, seconds
+from risegrad.continual.vision import vision_pace
 
 
 @pytest.mark.parametrize("host", ["adapter-classifier", "learnable-classifier", "simple-cil"])
@@ -14,7 +14,7 @@ def test_a_real_run_is_timed(host):
 
 
 def test_images_count_as_often_as_they_pass(monkeypatch):
-    monkeypatch.setattr(pace, "_paces", lambda *_: (10**6, 10**3, 1))
+    monkeypatch.setattr(vision_pace, "_paces", lambda *_: (10**6, 10**3, 1))
     plain = config(host={"name": "adapter-classifier"}, model={"base_epochs": 3})
     settings = read_config(plain)
     counts = estimate(settings)
@@ -26,7 +26,7 @@ def test_images_count_as_often_as_they_pass(monkeypatch):
 
 def test_the_timed_run_is_small_and_needs_no_weights(monkeypatch):
     asked = []
-    monkeypatch.setattr(pace, "_paces", lambda small, _: asked.append(small) or (1, 1, 1))
+    monkeypatch.setattr(vision_pace, "_paces", lambda small, _: asked.append(small) or (1, 1, 1))
     plain = config(model={"pretrained": True, "weights": "nowhere.pt"}, loop={"batch": 7})
     seconds(read_config(plain | {"seed": 5}))
     seconds(read_config(plain | {"seed": 6}))

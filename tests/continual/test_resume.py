@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from continual.tiny import config
-from risegrad.continual.progress import silent
-from risegrad.continual.run import perform, read_config
+from risegrad.continual.runs import perform, read_config
+from risegrad.continual.session import silent
 
 RUN = """
 import json, sys, torch

@@ -3,8 +3,8 @@
 import copy
 
 from risegrad.continual.devices import Devices
-from risegrad.continual.run import read_config
-from risegrad.continual.vision.run import make_host
+from risegrad.continual.runs import read_config
+from risegrad.continual.vision.vision_run import make_host
 
 TINY = {
     "domain": "vision",

@@ -8,11 +8,12 @@ from torch import nn
 
 from curvature.networks import batches, network, operator, parts
 from curvature.quadratics import problem, space
-from risegrad.curvature import Budget, block_size_for, diagnose, q_for
-from risegrad.curvature.diagnosis import diagnose_operator
-from risegrad.curvature.operators import DenseOperator, NetworkOperator
-from risegrad.curvature.space import make_space, trained_parameters
-from risegrad.shapers import Rise
+from risegrad.core.shapers import Rise
+from risegrad.curvature import ProductBudget
+from risegrad.curvature.operators.parameter_space import make_space, trained_parameters
+from risegrad.curvature.operators.products import DenseOperator, NetworkOperator
+from risegrad.foresight import block_size_for, diagnose, q_for
+from risegrad.foresight.diagnosis import diagnose_operator
 
 OLD, NEW = batches(), batches((5,), seed=2)
 
@@ -101,12 +102,13 @@ CASES = [
      "exempt: no parameter matches 'head.*'"),
     (lambda: make_space(trained_parameters(many(520)), Rise()), ValueError,
      "blocks must be at most 1024 here, got 1040"),
-    (lambda: diagnosed(budget=Budget(memory=100)), ValueError,
+    (lambda: diagnosed(budget=ProductBudget(memory=100)), ValueError,
      "memory must hold at least six vectors of 43 numbers, 2,064 bytes; got 100"),
-    (lambda: Budget(probes=0), ValueError, "probes must be an integer >= 8, got 0"),
-    (lambda: Budget(signs=3), ValueError, "signs must be an integer >= 8, got 3"),
-    (lambda: Budget(precision=1.0), ValueError, "precision must be a number in (0, 1), got 1.0"),
-    (lambda: Budget(solves=-1), ValueError, "solves must be an integer >= 0, got -1"),
+    (lambda: ProductBudget(probes=0), ValueError, "probes must be an integer >= 8, got 0"),
+    (lambda: ProductBudget(signs=3), ValueError, "signs must be an integer >= 8, got 3"),
+    (lambda: ProductBudget(precision=1.0), ValueError,
+     "precision must be a number in (0, 1), got 1.0"),
+    (lambda: ProductBudget(solves=-1), ValueError, "solves must be an integer >= 0, got -1"),
     (lambda: diagnose_operator(DENSE, G[:5]), ValueError, "g must have shape (21,), got (5,)"),
     (lambda: diagnose_operator(DENSE, G, PAST[:5]), ValueError, "h must have shape (21,), got (5"),
     (lambda: diagnose_operator(DENSE, G * float("inf")), FloatingPointError, "g must be finite"),
@@ -151,10 +153,10 @@ def test_a_large_dense_matrix_is_refused():
 def test_batch_norm_in_train_mode_is_measured_in_eval_mode():
     """Documented handling: running statistics, which stay what they are."""
     model = network(extra=nn.BatchNorm1d(5).double()).train()
-    evaluated = diagnosed(model, budget=Budget(probes=8))
+    evaluated = diagnosed(model, budget=ProductBudget(probes=8))
     assert model.training
     assert model[1].num_batches_tracked == 0
-    assert diagnosed(model.eval(), budget=Budget(probes=8)).to_dict() == evaluated.to_dict()
+    assert diagnosed(model.eval(), budget=ProductBudget(probes=8)).to_dict() == evaluated.to_dict()
 
 
 def test_a_missing_curvlinops_says_how_to_get_it(monkeypatch):
@@ -164,7 +166,7 @@ def test_a_missing_curvlinops_says_how_to_get_it(monkeypatch):
 
 
 def test_mean_factors_are_reached():
-    from risegrad.calibration import mean_factor
+    from risegrad.theory.calibration import mean_factor
 
     for wanted in (0.02, 0.3, 0.5, 0.9):
         for d in (1, 7, 8192):

@@ -11,20 +11,21 @@ from curvature.networks import batches, dense_curvature, dense_gradient, network
 from curvature.quadratics import QUERIES, SIZES, D, dense_terms, no_tick, problem, space
 from references import STANDARD_ERRORS, assert_close, standard_scores
 from risegrad import theory
-from risegrad.attachment import attach
-from risegrad.curvature import Budget, diagnose
-from risegrad.curvature.adam import adam_view, rise_draw, shaped_second_moment
-from risegrad.curvature.diagnosis import diagnose_operator
-from risegrad.curvature.moments import (
+from risegrad.core.attachment import attach
+from risegrad.core.shapers import Rise, ScaledFO
+from risegrad.curvature import ProductBudget
+from risegrad.curvature.estimates.adam_terms import adam_view, rise_draw, shaped_second_moment
+from risegrad.curvature.estimates.damage_moments import (
     Calibration,
     Pull,
     covariance_from_scalars,
     evaluate,
     less_damage_probability,
 )
-from risegrad.curvature.objective import Objective
-from risegrad.curvature.operators import DenseOperator
-from risegrad.shapers import Rise, ScaledFO
+from risegrad.curvature.operators.objective import Objective
+from risegrad.curvature.operators.products import DenseOperator
+from risegrad.foresight import diagnose
+from risegrad.foresight.diagnosis import diagnose_operator
 
 ETA = 0.3
 
@@ -128,7 +129,7 @@ def test_the_probability_is_that_of_the_law():
     assert less_damage_probability(1.0, 1.0, -2.0, positive=True) == 0.0
 
 
-NETWORK = Budget(probes=96, precision=0.01, columns=8, solves=2, eigenvalue=8, adam_draws=3)
+NETWORK = ProductBudget(probes=96, precision=0.01, columns=8, solves=2, eigenvalue=8, adam_draws=3)
 
 
 def diagnosed(**options):
@@ -209,7 +210,7 @@ def test_deterministic_given_a_seed(found):
 
 def test_memory_bounds_the_groups_and_not_the_numbers(found):
     """Small groups pair fewer probes; traces are the same to the last digits."""
-    tight = Budget(probes=96, precision=0.01, columns=8, memory=3000, adam_draws=0)
+    tight = ProductBudget(probes=96, precision=0.01, columns=8, memory=3000, adam_draws=0)
     small = diagnosed(budget=tight)
     assert small.totals.trace.value == pytest.approx(found.totals.trace.value, rel=1e-9)
     assert small.totals.rise_std.value != found.totals.rise_std.value
@@ -218,14 +219,14 @@ def test_memory_bounds_the_groups_and_not_the_numbers(found):
 
 
 def test_precision_ends_the_probing():
-    rough = diagnosed(budget=Budget(probes=96, precision=0.9, adam_draws=0))
+    rough = diagnosed(budget=ProductBudget(probes=96, precision=0.9, adam_draws=0))
     assert rough.probes == 16
     assert rough.totals.rise.relative_error <= 0.9
 
 
 def test_many_blocks_share_signed_products(dense):
     h, g, _ = dense
-    few = Budget(probes=64, precision=0.02, gradients=5, signs=40, columns=8, adam_draws=0)
+    few = ProductBudget(probes=64, precision=0.02, gradients=5, signs=40, columns=8, adam_draws=0)
     found = diagnosed(rise=Rise(q=3, blocks=6), budget=few)
     assert not found.exact_directions
     assert found.products == 42 + found.probes
@@ -273,7 +274,7 @@ def test_a_quadratic_network_changes_as_predicted():
 def test_the_model_is_left_as_it_was():
     model = network(extra=nn.Dropout(0.3)).train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    diagnose(model, batches(), batches((5,)), budget=Budget(probes=8, adam_draws=1))
+    diagnose(model, batches(), batches((5,)), budget=ProductBudget(probes=8, adam_draws=1))
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
     assert model.training
@@ -281,7 +282,7 @@ def test_the_model_is_left_as_it_was():
 
 def test_progress_is_told():
     told = []
-    diagnosed(budget=Budget(probes=16, precision=0.001, adam_draws=2),
+    diagnosed(budget=ProductBudget(probes=16, precision=0.001, adam_draws=2),
               progress=lambda done, most: told.append((done, most)))  # fmt: skip
     assert told[-1] == (4 + 16 + 5, 4 + 16 + 5)
     assert [done for done, _ in told] == sorted(done for done, _ in told)
@@ -310,7 +311,7 @@ def test_no_gradient_at_all():
 
 def test_verdicts_have_the_right_sign():
     h = torch.diag(torch.linspace(0.1, 4, D, dtype=torch.float64))
-    spend = Budget(probes=16, adam_draws=0)
+    spend = ProductBudget(probes=16, adam_draws=0)
     steep, flat = h[-1].clone(), h[0].clone()
     less, more = (diagnose_operator(DenseOperator(h, space()), g, budget=spend)
                   for g in (steep, flat))  # fmt: skip

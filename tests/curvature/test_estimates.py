@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from references import STANDARD_ERRORS, assert_close, standard_scores
-from risegrad.curvature.estimates import Estimate
-from risegrad.curvature.spectrum import first_step_bounds, flat_signal, top_eigenvalue
-from risegrad.curvature.traces import METHODS, trace
+from risegrad.curvature.estimates.estimated import Estimate
+from risegrad.curvature.estimates.spectral import first_step_bounds, flat_signal, top_eigenvalue
+from risegrad.curvature.estimates.traces import METHODS, trace
 
 D = 40
 

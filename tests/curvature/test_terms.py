@@ -7,15 +7,15 @@ import torch
 
 from curvature.quadratics import SIZES, dense_terms, no_tick, problem, space
 from references import STANDARD_ERRORS, assert_close, standard_scores
-from risegrad.curvature.estimates import jackknife
-from risegrad.curvature.gradient_terms import (
+from risegrad.curvature.estimates.damage_moments import Calibration, evaluate
+from risegrad.curvature.estimates.estimated import jackknife
+from risegrad.curvature.estimates.gradient_terms import (
     GradientTerms,
     exact_gradient_terms,
     signed_gradient_terms,
 )
-from risegrad.curvature.moments import Calibration, evaluate
-from risegrad.curvature.operators import DenseOperator
-from risegrad.curvature.probe_terms import Probes, exposure_scales
+from risegrad.curvature.estimates.probe_terms import Probes, exposure_scales
+from risegrad.curvature.operators.products import DenseOperator
 
 
 @pytest.mark.parametrize("kind", ["psd", "indefinite"])

@@ -16,12 +16,12 @@ from safetensors.torch import save_file
 from torch import nn
 from transformers import T5Config, T5ForConditionalGeneration
 
-from risegrad.curvature.calibrated import calibration_table
-from risegrad.curvature.shapes import Lora, lora_shapes, model_shapes
-from risegrad.foresight.build import build
-from risegrad.foresight.commands import calibrate, diagnose, local
-from risegrad.foresight.settings import load, parse
-from risegrad.shapers import Rise
+from risegrad.core.shapers import Rise
+from risegrad.foresight.block_choice import calibration_table
+from risegrad.foresight.commands import calibrate_command, diagnose_command, local_command
+from risegrad.foresight.foresight_settings import load, parse
+from risegrad.foresight.model_shapes import Lora, lora_shapes, model_shapes
+from risegrad.foresight.problem_builder import build
 
 HERE = Path(__file__).parent
 EXPERIMENTS = HERE.parents[1] / "experiments" / "local"
@@ -87,7 +87,7 @@ def check_page(path, headline):
 
 
 def test_diagnose(config, tmp_path, capsys):
-    assert run(diagnose, config, "--out", tmp_path / "out") == 0
+    assert run(diagnose_command, config, "--out", tmp_path / "out") == 0
     text = capsys.readouterr().out
     content = json.loads((tmp_path / "out" / "diagnosis.json").read_text())
     assert "Matched norm:" in text
@@ -105,12 +105,12 @@ def test_diagnose(config, tmp_path, capsys):
 
 
 def test_diagnose_quietly(config, tmp_path, capsys):
-    run(diagnose, config, "--out", tmp_path / "out", "--quiet")
+    run(diagnose_command, config, "--out", tmp_path / "out", "--quiet")
     assert capsys.readouterr().out == ""
 
 
 def test_local(config, tmp_path, capsys):
-    assert run(local, config, "--out", tmp_path / "out") == 0
+    assert run(local_command, config, "--out", tmp_path / "out") == 0
     text = capsys.readouterr().out
     content = json.loads((tmp_path / "out" / "local.json").read_text())
     assert "updates of 1 step" in text
@@ -123,10 +123,10 @@ def test_local(config, tmp_path, capsys):
 
 
 def test_a_log_has_a_line_for_each_stage(config, tmp_path, capsys):
-    run(local, config, "--out", tmp_path / "out")
+    run(local_command, config, "--out", tmp_path / "out")
     stages = capsys.readouterr().err.splitlines()
     assert stages == ["model and data", "checkpoint 0: moments", "checkpoint 0"]
-    run(local, config, "--out", tmp_path / "out", "--quiet")
+    run(local_command, config, "--out", tmp_path / "out", "--quiet")
     assert capsys.readouterr().err == ""
 
 
@@ -137,9 +137,9 @@ def test_the_experiments_can_be_read():
         found = load(path)
         assert found.model.lora == 8
         assert "/" not in found.model.path + found.data.path
-        from risegrad.curvature.budget import Budget
+        from risegrad.curvature.estimates.product_budget import ProductBudget
 
-        Budget(**found.diagnosis.budget)
+        ProductBudget(**found.diagnosis.budget)
         Rise(q=found.rise.q, blocks=found.rise.blocks, exempt=found.rise.exempt)
 
 
@@ -234,10 +234,10 @@ def test_bad_settings(content, message):
 def test_bad_tables_in_a_file(config, more, message):
     config.write_text(CONFIG.format(more=more))
     with pytest.raises(ValueError, match=message):
-        run(diagnose, config)
+        run(diagnose_command, config)
 
 
-@pytest.mark.parametrize("command", [diagnose, local])
+@pytest.mark.parametrize("command", [diagnose_command, local_command])
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -255,7 +255,7 @@ def test_mistakes_are_found_before_any_work(config, command, old, new, message):
         command.plan(parser.parse_args([str(config)]))
 
 
-@pytest.mark.parametrize("command", [diagnose, local])
+@pytest.mark.parametrize("command", [diagnose_command, local_command])
 @pytest.mark.parametrize("option", ["--model", "--data"])
 def test_paths_for_a_function_that_makes_everything_itself(config, command, option):
     parser = argparse.ArgumentParser()
@@ -291,7 +291,7 @@ def test_bad_python_functions(name, message):
 def test_a_folder_that_cannot_be_written(config, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RuntimeError, match="--out must be a folder that can be written, got"):
-        run(diagnose, config, "--out", tmp_path / "file")
+        run(diagnose_command, config, "--out", tmp_path / "file")
 
 
 # calibrate
@@ -299,7 +299,7 @@ def test_a_folder_that_cannot_be_written(config, tmp_path):
 
 def test_calibrate_prints_the_scalars(capsys, tmp_path):
     out = tmp_path / "table.json"
-    run(calibrate, "--model", "vit_tiny_patch16_224", "--lora", "r=8", "--json", out)
+    run(calibrate_command, "--model", "vit_tiny_patch16_224", "--lora", "r=8", "--json", out)
     text = capsys.readouterr().out
     assert "24 blocks, 73,728 parameters" in text
     line = next(line for line in text.splitlines() if "blocks.0.attn.qkv.lora_A" in line)
@@ -369,4 +369,4 @@ def test_calibrate_files_of_weights(tmp_path):
 )
 def test_bad_calibrations(words, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        run(calibrate, "--model", "vit_tiny_patch16_224", *words)
+        run(calibrate_command, "--model", "vit_tiny_patch16_224", *words)

@@ -5,9 +5,9 @@ import tomllib
 from pathlib import Path
 
 from risegrad import curvature
-from risegrad.curvature.operators import KINDS
-from risegrad.foresight.commands import calibrate, diagnose, local
-from risegrad.foresight.settings import parse
+from risegrad.curvature.operators.products import KINDS
+from risegrad.foresight.commands import calibrate_command, diagnose_command, local_command
+from risegrad.foresight.foresight_settings import parse
 
 PAGE = (Path(__file__).parents[2] / "docs" / "foresight.md").read_text(encoding="utf-8")
 
@@ -27,5 +27,5 @@ def test_the_names_it_uses_exist():
     assert set(curvature.__all__) == set(curvature._HOMES)
     rows = re.findall(r"^\| `([a-z-]+)`", PAGE, re.MULTILINE)
     assert rows == ["curvature", *KINDS]
-    for command in (calibrate, diagnose, local):
+    for command in (calibrate_command, diagnose_command, local_command):
         assert f"rise {command.NAME} " in PAGE

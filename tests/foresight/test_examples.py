@@ -10,10 +10,10 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from continual.language.tiny_text import make_tokenizer, save_model, write_task
-from risegrad.curvature import Budget, diagnose
-from risegrad.foresight.build import build
-from risegrad.foresight.examples import image_parts, text_parts
-from risegrad.foresight.settings import DataSettings, Part, parse
+from risegrad.curvature import ProductBudget
+from risegrad.foresight import diagnose
+from risegrad.foresight.foresight_settings import DataSettings, SettingsPart, parse
+from risegrad.foresight.problem_builder import build, image_parts, text_parts
 
 LOOK = {"size": 16, "mean": (0.5,) * 3, "std": (0.2,) * 3, "seed": 0}
 
@@ -30,7 +30,8 @@ def image_file(path, classes=4, each=12):
 def test_images(tmp_path):
     data = DataSettings(
         kind="images", path=image_file(tmp_path / "i.npz"), batch=4,
-        historical=Part(classes=(3, 1), batches=2), incoming=Part(classes=(0,), batches=1),
+        historical=SettingsPart(classes=(3, 1), batches=2),
+        incoming=SettingsPart(classes=(0,), batches=1),
     )  # fmt: skip
     old, new, warm = image_parts(data, **LOOK)
     assert [len(part) for part in (old, new, warm)] == [2, 1, 4]
@@ -47,7 +48,7 @@ def test_images_of_a_folder(tmp_path):
         for number in range(10):
             pixels = np.full((6, 9, 3), 20 * number, dtype=np.uint8)
             Image.fromarray(pixels).save(tmp_path / name / f"{number}.png")
-    part = Part(classes=(0,), batches=1), Part(classes=(1,), batches=1)
+    part = SettingsPart(classes=(0,), batches=1), SettingsPart(classes=(1,), batches=1)
     old, new, _ = image_parts(DataSettings("images", str(tmp_path), 4, *part), **LOOK)
     assert old[0][0].shape == new[0][0].shape == (4, 3, 16, 16)
     assert (old[0][1].tolist(), new[0][1].tolist()) == ([0] * 4, [1] * 4)
@@ -84,7 +85,7 @@ def tasks(tmp_path_factory):
 
 
 def texts(path, historical=("agnews",), incoming=("RTE",), **more):
-    kept, new = Part(tasks=historical, batches=2), Part(tasks=incoming, batches=1)
+    kept, new = SettingsPart(tasks=historical, batches=2), SettingsPart(tasks=incoming, batches=1)
     return DataSettings("texts", str(path), batch=3, historical=kept, incoming=new, **more)
 
 
@@ -122,7 +123,7 @@ def test_a_language_model_end_to_end(tasks, tmp_path, kind):
     })  # fmt: skip
     problem = build(settings)
     found = diagnose(problem.model, problem.historical, problem.incoming,
-                     budget=Budget(probes=8, adam_draws=1))  # fmt: skip
+                     budget=ProductBudget(probes=8, adam_draws=1))  # fmt: skip
     assert all("lora" in block.name for block in found.blocks)
     assert found.totals.fo.value > 0
 
@@ -139,7 +140,7 @@ def test_a_model_that_does_not_write_is_refused(tasks, tmp_path):
 
 def test_bad_data(tmp_path, tasks):
     path = image_file(tmp_path / "i.npz")
-    part = Part(classes=(0,), batches=9)
+    part = SettingsPart(classes=(0,), batches=9)
     with pytest.raises(
         RuntimeError, match=r"data.historical needs 9 batches of 16, got 12 examples"
     ):

@@ -8,9 +8,13 @@ import torch
 
 from curvature.networks import batches, network, parts
 from references import STANDARD_ERRORS, assert_close
-from risegrad.curvature.agreement import agreement, breaking_point, rank_correlation, spreads
-from risegrad.curvature.objective import Objective
-from risegrad.curvature.validation import (
+from risegrad.core.shapers import Rise
+from risegrad.curvature.operators.objective import Objective
+from risegrad.foresight.foresight_settings import parse
+from risegrad.foresight.local_agreement import agreement, breaking_point, rank_correlation, spreads
+from risegrad.foresight.local_checkpoint import part_name
+from risegrad.foresight.local_report import local_page, local_summary
+from risegrad.foresight.local_updates import (
     RULES,
     Bench,
     Outcome,
@@ -19,11 +23,7 @@ from risegrad.curvature.validation import (
     step_sizes_for,
     validate,
 )
-from risegrad.foresight.checkpoint import part_name
-from risegrad.foresight.local import run_local
-from risegrad.foresight.local_report import local_page, local_summary
-from risegrad.foresight.settings import parse
-from risegrad.shapers import Rise
+from risegrad.foresight.local_validation import run_local
 
 HERE = str(Path(__file__).parent)
 

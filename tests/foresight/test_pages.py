@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from risegrad.curvature.estimates import Estimate
-from risegrad.curvature.report import Diagnosis
+from risegrad.common.settings import read
+from risegrad.curvature.estimates.estimated import Estimate
 from risegrad.foresight.diagnosis_page import decision, diagnosis_page
-from risegrad.settings import read
+from risegrad.foresight.diagnosis_report import Diagnosis
 
 RECORDS = Path(__file__).parents[2] / "experiments" / "records" / "diagnosis"
 
@@ -31,9 +31,9 @@ def with_totals(found, rise, scaled, cost):
 @pytest.mark.parametrize(
     ("rise", "scaled", "cost", "said"),
     [
-        (4.0, 1.0, Estimate(3.0, 0.1), "Use a smaller FO step: at equal progress it does 0.25"),
+        (4.0, 1.0, Estimate(3.0, 0.1), "(FO) step: at equal progress it does 0.25 times the"),
         (1.0, 1.0, Estimate(0.1, 0.1), "do not differ beyond the error"),
-        (-2.0, 1.0, Estimate(-3.0, 0.1), "Use RISE: at equal progress its damage is -2, that of"),
+        (-2.0, 1.0, Estimate(-3.0, 0.1), "Use RISE: at equal progress its damage is -2, first"),
     ],
 )  # fmt: skip
 def test_the_decision_is_by_equal_progress(found, rise, scaled, cost, said):

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from risegrad.attachment import On, attach
-from risegrad.shapers import Shaper
+from risegrad.core.attachment import On, attach
+from risegrad.core.shapers import Shaper
 
 Loss = Callable[[nn.Module, int], Tensor]
 """The loss of a model on micro-batch number so-and-so."""

@@ -22,8 +22,8 @@ from integrations.small import (
     loss,
     net,
 )
-from risegrad.attachment import attach
-from risegrad.shapers import Rise
+from risegrad.core.attachment import attach
+from risegrad.core.shapers import Rise
 
 accelerate = pytest.importorskip("accelerate")
 

@@ -24,8 +24,8 @@ from integrations.small import (
     loss,
     net,
 )
-from risegrad.attachment import attach
-from risegrad.shapers import Rise
+from risegrad.core.attachment import attach
+from risegrad.core.shapers import Rise
 
 lightning = pytest.importorskip("lightning.pytorch")
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.utils.data import SequentialSampler
 
 from integrations.by_hand import Recorder, assert_same, by_hand, distance, extras, parameters
-from risegrad.attachment import attach
-from risegrad.shapers import Rise, ScaledFO
+from risegrad.core.attachment import attach
+from risegrad.core.shapers import Rise, ScaledFO
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")

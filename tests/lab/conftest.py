@@ -12,8 +12,8 @@ import pytest
 
 import risegrad
 from risegrad.cli import main
-from risegrad.lab.experiment import load_experiment
-from risegrad.lab.grid import Cell, expand
+from risegrad.lab.experiments.experiment_file import load_experiment
+from risegrad.lab.experiments.run_cells import RunCell, expand
 
 from . import fake_workload
 
@@ -59,7 +59,7 @@ def small(write: Callable[..., Path]) -> Path:
     return write()
 
 
-def cells_of(path: Path, *overrides: str) -> list[Cell]:
+def cells_of(path: Path, *overrides: str) -> list[RunCell]:
     return expand(load_experiment(path, overrides), fake_workload.read_config)
 
 

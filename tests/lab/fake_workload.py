@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from risegrad.inputs import Local, Reading
-from risegrad.settings import read
+from risegrad.common.run_inputs import Local, Reading
+from risegrad.common.settings import read
 
 TASKS = 2
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from risegrad.lab import companions
-from risegrad.lab.records import read_records
+from risegrad.lab.records.record import read_records
+from risegrad.lab.running import run_processes
 
 ROOT = Path(__file__).parents[2]
 WATCHED, TOGETHER = "tests.lab.watched", "tests.lab.together"
@@ -205,7 +205,7 @@ def test_an_error_that_cannot_be_pickled_is_told_in_words(tmp_path: Path) -> Non
     try:
         raise Odd(1, 2)
     except Odd as error:
-        companions._leave(error, tmp_path / "1")
+        run_processes._leave(error, tmp_path / "1")
     found, text = pickle.loads((tmp_path / "1").read_bytes())
     assert (type(found), str(found)) == (RuntimeError, "Odd: 1 and 2")
     assert text.strip().endswith("Odd: 1 and 2")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from risegrad.cli import COMMANDS, build_parser, main
-from risegrad.lab.completion import describe, script
+from risegrad.lab.commands.completion_command import describe, script
 
 BASH = shutil.which("bash")
 

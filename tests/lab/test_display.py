@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from risegrad.lab import display as shown
-from risegrad.lab import progress
-from risegrad.lab.display import Lines, Live, Pace, totals, where
-from risegrad.lab.progress import Progress, combined, fraction, latest, step_of
-from risegrad.lab.schedule import Running, Tally
+from risegrad.lab.running import run_display as shown
+from risegrad.lab.running import run_progress
+from risegrad.lab.running.run_display import Lines, Live, Pace, totals, where
+from risegrad.lab.running.run_progress import Progress, combined, fraction, latest, step_of
+from risegrad.lab.running.run_schedule import Running, Tally
 
 from .conftest import WORKLOAD, cells_of
 
@@ -50,7 +50,7 @@ def test_progress_is_written_now_and_then(tmp_path: Path, monkeypatch: pytest.Mo
     report({"task": 1, "tasks": 2})
     report({"batch": 1, "batches": 9})
     assert latest(tmp_path) == {"task": 1, "tasks": 2}
-    monkeypatch.setattr(progress, "PAUSE", 0.0)
+    monkeypatch.setattr(run_progress, "PAUSE", 0.0)
     report({"batch": 2, "batches": 9, "odd": Path("x")})
     assert latest(tmp_path) == {"task": 1, "tasks": 2, "batch": 2, "batches": 9, "odd": "x"}
     (tmp_path / "progress").write_text("{")

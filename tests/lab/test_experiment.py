@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from risegrad.lab import library
-from risegrad.lab.experiment import load_experiment
-from risegrad.lab.grid import choose, slug
+from risegrad.lab.experiments import experiment_library
+from risegrad.lab.experiments.experiment_file import load_experiment
+from risegrad.lab.experiments.run_cells import choose, slug
 
 from .conftest import EXPERIMENT, cells_of
 
@@ -204,16 +204,16 @@ def test_experiments_are_found_by_name(
     (place / "small.toml").write_text(EXPERIMENT)
     (place / "broken.toml").write_text("not toml")
     (place / "other.toml").write_text('[model]\nname = "not an experiment"\n')
-    monkeypatch.setattr(library, "PLACES", (tmp_path / "none", tmp_path / "experiments"))
+    monkeypatch.setattr(experiment_library, "PLACES", (tmp_path / "none", tmp_path / "experiments"))
     assert load_experiment("small").name == "small"
-    assert library.titles() == {"broken": "(cannot be read)", "small": "A small one"}
+    assert experiment_library.titles() == {"broken": "(cannot be read)", "small": "A small one"}
     with pytest.raises(ValueError, match="experiment 'smal': unknown, did you mean 'small'"):
         load_experiment("smal")
     with pytest.raises(ValueError, match=r"there is no file 'x/y.toml'"):
         load_experiment("x/y.toml")
 
 
-@pytest.mark.parametrize("name", sorted(library.experiments()))
+@pytest.mark.parametrize("name", sorted(experiment_library.experiments()))
 def test_what_comes_along_can_be_read(name: str) -> None:
     assert load_experiment(name).name == name, "file name and name agree"
 

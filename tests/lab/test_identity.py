@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from risegrad.continual.run import read_config
-from risegrad.inputs import Hub, Local, essential, readings_of
-from risegrad.lab import execute as executing
-from risegrad.lab.execute import DONE, FAILED, execute, order_for
-from risegrad.lab.experiment import load_experiment
-from risegrad.lab.grid import Cell, expand
-from risegrad.lab.paths import public, without_paths
-from risegrad.lab.records import read_record, read_records
-from risegrad.lab.report.report import build
-from risegrad.lab.state import State, look, placed
-from risegrad.settings import digest, essence, read, without
+from risegrad.common.run_inputs import Hub, Local, essential, readings_of
+from risegrad.common.settings import digest, essence, read, without
+from risegrad.continual.runs import read_config
+from risegrad.lab.experiments.experiment_file import load_experiment
+from risegrad.lab.experiments.machine_paths import public, without_paths
+from risegrad.lab.experiments.run_cells import RunCell, expand
+from risegrad.lab.records.record import read_record, read_records
+from risegrad.lab.report.report_parts import build
+from risegrad.lab.running import run_execution as executing
+from risegrad.lab.running.run_execution import DONE, FAILED, execute, order_for
+from risegrad.lab.running.run_folder import State, look, placed
 
 from . import fake_workload
 from .conftest import EXPERIMENT, WORKLOAD, cells_of, rise
@@ -38,7 +38,7 @@ def data_in(folder: Path, text: str) -> Path:
     return folder / "data.npz"
 
 
-def run_here(cell: Cell, out: Path) -> tuple[str, str]:
+def run_here(cell: RunCell, out: Path) -> tuple[str, str]:
     """Without a process of its own."""
     return execute(order_for(placed([cell], out)[0], out, WORKLOAD[1]))
 
@@ -179,7 +179,7 @@ def changed_class(name: str, **fields: Any) -> type:
     return make_dataclass(name, more, bases=(base,), frozen=True)
 
 
-def cells_with(path: Path, name: str, **fields: Any) -> list[Cell]:
+def cells_with(path: Path, name: str, **fields: Any) -> list[RunCell]:
     kind = changed_class(name, **fields)
     key = name.lower()
     config = make_dataclass(
@@ -429,5 +429,5 @@ def test_a_folder_that_cannot_be_written_keeps_old_names(
     def full(*given: Any) -> None:
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr("risegrad.lab.records.write_json", full)
+    monkeypatch.setattr("risegrad.lab.records.record.write_json", full)
     assert rise("run", write(ONE.replace('"FO"', '"Other"')), "--out", tmp_path) == 0

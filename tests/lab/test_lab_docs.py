@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 
 from risegrad.cli import build_parser
-from risegrad.continual.run import read_config
-from risegrad.lab.completion import describe
-from risegrad.lab.experiment import SECTIONS, load_experiment
-from risegrad.lab.grid import expand
+from risegrad.continual.runs import read_config
+from risegrad.lab.commands.completion_command import describe
+from risegrad.lab.experiments.experiment_file import SECTIONS, load_experiment
+from risegrad.lab.experiments.run_cells import expand
 
 PAGE = (Path(__file__).parents[2] / "docs" / "lab.md").read_text(encoding="utf-8")
 

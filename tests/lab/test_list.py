@@ -6,7 +6,7 @@ import types
 import pytest
 
 from risegrad.cli import main
-from risegrad.lab import library
+from risegrad.lab.experiments import experiment_library
 
 WORDS = {
     "hosts": {"zo-fc": "A frozen model and a head.", "lora": "Low rank. " * 40},
@@ -20,7 +20,7 @@ def _catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType("catalogue")
     module.catalogue = lambda: WORDS  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "risegrad.continual.catalogue", module)
-    monkeypatch.setattr(library, "PLACES", ())
+    monkeypatch.setattr(experiment_library, "PLACES", ())
     monkeypatch.setenv("COLUMNS", "80")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from risegrad.cli import main
-from risegrad.lab.commands import run as command
+from risegrad.lab.commands import run_command as command
 
 from . import fake_workload
 from .conftest import rise

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lab.report.made_up import record, save
-from risegrad.lab.records import (
+from risegrad.lab.records.record import (
     NotARecord,
     PaperCell,
     RecordError,

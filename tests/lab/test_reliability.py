@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from risegrad.lab import lock
-from risegrad.lab.execute import execute, order_for
+from risegrad.lab.running import run_lock
+from risegrad.lab.running.run_execution import execute, order_for
 
 from .conftest import EXPERIMENT, cells_of, rise, rise_process
 
@@ -49,8 +49,8 @@ def step_of(folder: Path) -> int:
 
 def worker_of(folder: Path) -> int:
     """The process at the run, if there is one."""
-    found = re.match(r"process (\d+) on ", lock.holder(folder))
-    return int(found[1]) if found and lock.taken(folder) else 0
+    found = re.match(r"process (\d+) on ", run_lock.holder(folder))
+    return int(found[1]) if found and run_lock.taken(folder) else 0
 
 
 def kill_at_random(folder: Path, argv: list[Any], luck: random.Random) -> int:
@@ -65,7 +65,7 @@ def kill_at_random(folder: Path, argv: list[Any], luck: random.Random) -> int:
         time.sleep(luck.uniform(0, 0.12))
         process.kill()
         process.communicate()
-    wait_for(lambda: not lock.taken(folder))  # its worker follows it
+    wait_for(lambda: not run_lock.taken(folder))  # its worker follows it
     return kills + 1
 
 
@@ -141,11 +141,11 @@ def test_a_run_that_is_taken_is_left_alone(write: Write, tmp_path: Path) -> None
     (cell,) = cells_of(write(LONG))
     folder = tmp_path / cell.folder
     folder.mkdir(parents=True)
-    with lock.held(folder):
-        assert lock.taken(folder)
+    with run_lock.held(folder):
+        assert run_lock.taken(folder)
         outcome, message = execute(order_for(cell, tmp_path, "lab.fake_workload"))
-    assert (outcome, message) == ("elsewhere", lock.holder(folder))
-    assert not lock.taken(folder)
+    assert (outcome, message) == ("elsewhere", run_lock.holder(folder))
+    assert not run_lock.taken(folder)
     assert not (folder / "starts.txt").exists()
 
 

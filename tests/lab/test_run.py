@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from risegrad.lab import workload
-from risegrad.lab.records import read_records, sealed
+from risegrad.lab.records.record import read_records, sealed
+from risegrad.lab.running import workload
 
 from .conftest import EXPERIMENT, cells_of, rise
 

@@ -6,11 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from risegrad.lab import lock, schedule
-from risegrad.lab.engines import Ended
-from risegrad.lab.execute import DONE, ELSEWHERE, LOST, UNWRITABLE, Order, order_for
-from risegrad.lab.grid import Cell
-from risegrad.lab.schedule import RETRIES, Schedule, Tally, Unwritable
+from risegrad.lab.experiments.run_cells import RunCell
+from risegrad.lab.running import run_lock, run_schedule
+from risegrad.lab.running.engine import Ended
+from risegrad.lab.running.run_execution import (
+    DONE,
+    ELSEWHERE,
+    LOST,
+    UNWRITABLE,
+    RunOrder,
+    order_for,
+)
+from risegrad.lab.running.run_schedule import RETRIES, Schedule, Tally, Unwritable
 
 from .conftest import cells_of
 
@@ -26,7 +33,7 @@ class Pretend:
     def free(self) -> bool:
         return len(self.running) < self.workers
 
-    def start(self, order: Order) -> None:
+    def start(self, order: RunOrder) -> None:
         self.running.append(order.id)
         self.started[order.id] += 1
 
@@ -54,7 +61,7 @@ class Listener:
         assert tally.left >= 0
 
 
-def scheduled(cells: list[Cell], out: Path, engine: Pretend) -> tuple[Schedule, Listener]:
+def scheduled(cells: list[RunCell], out: Path, engine: Pretend) -> tuple[Schedule, Listener]:
     listener = Listener()
     found = Schedule(cells, out, lambda cell: order_for(cell, out, "none"), listener)
     found.sort()
@@ -73,8 +80,8 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         return call
 
-    monkeypatch.setattr(schedule, "look", counting("look", schedule.look))
-    monkeypatch.setattr(lock, "taken", counting("taken", lock.taken))
+    monkeypatch.setattr(run_schedule, "look", counting("look", run_schedule.look))
+    monkeypatch.setattr(run_lock, "taken", counting("taken", run_lock.taken))
     return counts
 
 
@@ -114,7 +121,7 @@ def test_a_worker_that_dies_is_given_another_chance_and_not_more(
 def test_what_is_taken_after_all_is_tried_later(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schedule, "PATIENCE", 0.0)
+    monkeypatch.setattr(run_schedule, "PATIENCE", 0.0)
     cells = cells_of(small)
     engine = Pretend(outcomes={cells[0].id: [ELSEWHERE, ELSEWHERE]})
     found, listener = scheduled(cells, tmp_path, engine)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from risegrad.lab import surroundings
-from risegrad.lab.commands.run import division, make_engine
-from risegrad.lab.cores import cores
-from risegrad.lab.engines import local
-from risegrad.lab.engines.local import Local, devices
+from risegrad.common.cores import cores
+from risegrad.lab.commands.run_command import division, make_engine
+from risegrad.lab.records import run_environment
+from risegrad.lab.running import local_engine
+from risegrad.lab.running.local_engine import LocalEngine, devices
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -25,27 +25,27 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     file.parent.mkdir(parents=True)
     file.touch()
     git(tmp_path, "init", "--quiet")
-    monkeypatch.setattr(surroundings, "__file__", str(file))
+    monkeypatch.setattr(run_environment, "__file__", str(file))
     return tmp_path
 
 
 def test_the_commit_is_that_of_the_source(checkout: Path) -> None:
-    assert surroundings.git() == {}, "no commit yet"
+    assert run_environment.git() == {}, "no commit yet"
     git(checkout, "add", ".")
     git(checkout, "commit", "--quiet", "-m", "first")
     head = git(checkout, "rev-parse", "HEAD")
-    assert surroundings.git() == {"commit": head, "dirty": False}
+    assert run_environment.git() == {"commit": head, "dirty": False}
     (checkout / "notes").touch()
-    assert surroundings.git() == {"commit": head, "dirty": False}, "not of the source"
+    assert run_environment.git() == {"commit": head, "dirty": False}, "not of the source"
     (checkout / "src" / "new.py").touch()
-    assert surroundings.git() == {"commit": head, "dirty": True}
+    assert run_environment.git() == {"commit": head, "dirty": True}
 
 
 def test_a_new_file_of_the_source_is_of_the_checkout(checkout: Path) -> None:
     """Before, a record made while this very file was new said nothing."""
     git(checkout, "commit", "--quiet", "--allow-empty", "-m", "empty")
     head = git(checkout, "rev-parse", "HEAD")
-    assert surroundings.git() == {"commit": head, "dirty": True}
+    assert run_environment.git() == {"commit": head, "dirty": True}
 
 
 def test_git_is_asked_about_the_source_and_nothing_else(
@@ -56,7 +56,7 @@ def test_git_is_asked_about_the_source_and_nothing_else(
     git(checkout, "commit", "--quiet", "-m", "first")
     head = git(checkout, "rev-parse", "HEAD")
     monkeypatch.setenv("GIT_DIR", str(tmp_path_factory.mktemp("other")))
-    assert surroundings.git() == {"commit": head, "dirty": False}
+    assert run_environment.git() == {"commit": head, "dirty": False}
 
 
 def test_an_environment_within_another_checkout_is_not_of_it(
@@ -67,31 +67,31 @@ def test_an_environment_within_another_checkout_is_not_of_it(
     installed.touch()
     git(checkout, "add", ".")
     git(checkout, "commit", "--quiet", "-m", "first")
-    monkeypatch.setattr(surroundings, "__file__", str(installed))
-    assert surroundings.git() == {}
+    monkeypatch.setattr(run_environment, "__file__", str(installed))
+    assert run_environment.git() == {}
 
 
 def test_this_checkout_is_found() -> None:
     root = Path(__file__).parents[2]
     if not (root / ".git").exists():
         pytest.skip("no checkout")
-    assert surroundings.git()["commit"] == git(root, "rev-parse", "HEAD")
+    assert run_environment.git()["commit"] == git(root, "rev-parse", "HEAD")
 
 
 def test_no_git_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    assert surroundings.git() == {}
+    assert run_environment.git() == {}
 
 
 def test_workers_take_turns_on_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
     assert devices() == ["2", "5"]
-    engine = Local(workers=3, threads=1)
+    engine = LocalEngine(workers=3, threads=1)
     found = [engine._device(slot).get("CUDA_VISIBLE_DEVICES") for slot in range(3)]
     assert found == ["2", "5", "2"]
-    assert Local(workers=1, threads=1)._device(0) == {}, "one run may use them all"
+    assert LocalEngine(workers=1, threads=1)._device(0) == {}, "one run may use them all"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
-    pairs = Local(workers=2, threads=1, processes=2)
+    pairs = LocalEngine(workers=2, threads=1, processes=2)
     assert [pairs._device(slot)["CUDA_VISIBLE_DEVICES"] for slot in range(2)] == ["0,1", "2,3"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert devices() == []
@@ -115,12 +115,12 @@ def test_the_machine_is_divided(
     expected: tuple[int, int],
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: range(16))
-    monkeypatch.setattr(local, "devices", list)
+    monkeypatch.setattr(local_engine, "devices", list)
     args = argparse.Namespace(
         engine="local", processes=1, workers=workers, threads=threads, address=None
     )
     engine = make_engine(args, grid)
-    assert isinstance(engine, Local)
+    assert isinstance(engine, LocalEngine)
     assert (engine.workers, engine.threads) == expected
 
 
@@ -129,8 +129,8 @@ def test_cores_where_the_system_cannot_say_which_are_ours(monkeypatch: pytest.Mo
     monkeypatch.delattr("os.sched_getaffinity")
     monkeypatch.setattr("os.cpu_count", lambda: 6)
     assert cores() == 6
-    assert surroundings.environment()["cpus"] == 6
-    monkeypatch.setattr(local, "devices", list)
+    assert run_environment.environment()["cpus"] == 6
+    monkeypatch.setattr(local_engine, "devices", list)
     args = argparse.Namespace(processes=1, workers=2, threads=None)
     assert division(args, 100) == (2, 3)
     monkeypatch.setattr("os.cpu_count", lambda: None)

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from risegrad.continual import devices
-from risegrad.continual.checkpoint import Checkpoints
-from risegrad.continual.run import estimate as estimate
-from risegrad.continual.run import perform as usual
-from risegrad.continual.run import read_config as read_config
+from risegrad.continual.run_checkpoints import Checkpoints
+from risegrad.continual.runs import estimate as estimate
+from risegrad.continual.runs import perform as usual
+from risegrad.continual.runs import read_config as read_config
 
 
 def perform(settings: Any, folder: Path, report: Callable[[Mapping[str, Any]], None]) -> Any:

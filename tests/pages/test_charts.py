@@ -8,18 +8,18 @@ from itertools import pairwise, product
 
 import pytest
 
-from risegrad.pages import vega
-from risegrad.pages.blocks import Figure
-from risegrad.pages.charts import axes, labels
-from risegrad.pages.charts.bars import Bar, bars
-from risegrad.pages.charts.calibration import CalibrationPoint, calibration
-from risegrad.pages.charts.frontier import FrontierPoint, frontier
-from risegrad.pages.charts.matrix import MatrixCell, matrices
-from risegrad.pages.charts.stream import StreamPoint, stream
-from risegrad.pages.charts.sweep import SweepPoint, sweep
+from risegrad.pages import vega_charts
+from risegrad.pages.charts import chart_axes, chart_labels
+from risegrad.pages.charts.bar_chart import Bar, bars
+from risegrad.pages.charts.calibration_chart import CalibrationPoint, calibration
+from risegrad.pages.charts.frontier_chart import FrontierPoint, frontier
+from risegrad.pages.charts.matrix_chart import MatrixCell, matrices
+from risegrad.pages.charts.stream_chart import StreamPoint, stream
+from risegrad.pages.charts.sweep_chart import SweepPoint, sweep
+from risegrad.pages.page_blocks import ChartFigure
+from risegrad.pages.page_tables import text_table
+from risegrad.pages.page_theme import GROUND
 from risegrad.pages.palette import COLOURS, Palette
-from risegrad.pages.tables import text_table
-from risegrad.pages.theme import GROUND
 
 PALETTE = Palette(["FO", "RISE"])
 POINTS = [
@@ -78,7 +78,7 @@ def test_every_mark_says_what_it_shows(name: str) -> None:
 def test_axes_fit_the_data_and_stay_possible(
     values: list[float], bounds: tuple[float, float], expected: tuple[float, float]
 ) -> None:
-    low, high = axes.domain(values, *bounds)
+    low, high = chart_axes.domain(values, *bounds)
     assert (low, high) == pytest.approx(expected)
     assert all(low <= value <= high for value in values)
 
@@ -110,9 +110,9 @@ def test_one_sweep_alone_names_its_settings() -> None:
 def test_labels_do_not_cover_each_other_nor_points() -> None:
     crowd = [(f"a method of some length {k}", x, y)
              for k, (x, y) in enumerate(product((0.3, 0.35, 0.4), (0.5, 0.52, 0.54)))]  # fmt: skip
-    found = labels.places(crowd, [(0.45, 0.5)])
+    found = chart_labels.places(crowd, [(0.45, 0.5)])
     boxes = [
-        labels._label(name, x, y, side)
+        chart_labels._label(name, x, y, side)
         for (name, x, y), side in zip(crowd, found, strict=True) if side
     ]  # fmt: skip
     assert 2 <= len(boxes) < len(crowd)
@@ -155,17 +155,17 @@ NOT_A_NUMBER = {
 def test_what_is_no_number_draws_nothing(name: str) -> None:
     """A diverged loss must not stop a page."""
     text = json.dumps(NOT_A_NUMBER[name].to_dict(), allow_nan=False)
-    assert vega.svg_of(figure(NOT_A_NUMBER[name])).startswith("<svg")
+    assert vega_charts.svg_of(figure(NOT_A_NUMBER[name])).startswith("<svg")
     assert "Infinity" not in text
 
 
-def figure(chart: axes.AnyChart) -> Figure:
-    return Figure("name", "title", "words", chart, text_table("", ("a",), []))
+def figure(chart: chart_axes.AnyChart) -> ChartFigure:
+    return ChartFigure("name", "title", "words", chart, text_table("", ("a",), []))
 
 
 @pytest.mark.parametrize("name", CHARTS)
 def test_charts_can_be_drawn_without_a_browser(name: str) -> None:
-    found = vega.svg_of(figure(CHARTS[name]))
+    found = vega_charts.svg_of(figure(CHARTS[name]))
     assert found.startswith("<svg")
     assert "aria-label" in found
 
@@ -179,4 +179,4 @@ def test_values_of_a_sweep_are_ticks_in_their_order() -> None:
     ("ends", "expected"), [([0, 2e-5], ".1~e"), ([0, 0.5], "~g"), ([-3e7, 0], ".1~e")]
 )
 def test_ticks_have_few_digits(ends: list[float], expected: str) -> None:
-    assert axes.number_format(ends) == expected
+    assert chart_axes.number_format(ends) == expected

@@ -7,33 +7,33 @@ from pathlib import Path
 
 import pytest
 
-from risegrad.pages import vega
-from risegrad.pages.blocks import Figure, Fold, Items, Page, Paragraph, Part, Row
-from risegrad.pages.charts.frontier import FrontierPoint, frontier
-from risegrad.pages.html import html
+from risegrad.pages import vega_charts
+from risegrad.pages.charts.frontier_chart import FrontierPoint, frontier
+from risegrad.pages.page_blocks import ChartFigure, Fold, ItemList, Page, Paragraph, Part, Row
+from risegrad.pages.page_html import html
+from risegrad.pages.page_tables import Column, Line, Section, Table, TableCell, ranked, text_table
 from risegrad.pages.palette import Palette
-from risegrad.pages.tables import Cell, Column, Line, Section, Table, ranked, text_table
 
 BAD = "</script><script>hacked</script><img src=x onerror=y>\"'{{ 7 * 7 }}{% raw %}\u202e\x1b"
 
 
-def bad_figure() -> Figure:
+def bad_figure() -> ChartFigure:
     chart = frontier([FrontierPoint(BAD, 50.0, 5.0, BAD, BAD)], Palette([BAD]))
-    return Figure(BAD, BAD, BAD, chart, bad_table(), BAD)
+    return ChartFigure(BAD, BAD, BAD, chart, bad_table(), BAD)
 
 
 def bad_table() -> Table:
-    cell = Cell(BAD, BAD, BAD, rank=1, verdict=BAD)
+    cell = TableCell(BAD, BAD, BAD, rank=1, verdict=BAD)
     section = Section(BAD, (Line(BAD, (cell, None), BAD),))
     return Table(BAD, BAD, (Column(BAD, BAD, 1, BAD), Column(BAD)), (section,), (BAD,))
 
 
 def bad_page() -> str:
     blocks = (
-        bad_figure(), bad_table(), Paragraph(BAD, "note"), Items(BAD, (BAD,)),
+        bad_figure(), bad_table(), Paragraph(BAD, "note"), ItemList(BAD, (BAD,)),
         Row((Paragraph(BAD),)), Fold(BAD, (bad_figure(),)),
     )  # fmt: skip
-    warning = Items(BAD, (BAD,), "warning")
+    warning = ItemList(BAD, (BAD,), "warning")
     return html(
         Page(BAD, (Part(BAD, blocks, BAD, BAD),), BAD, (warning,), ((BAD, BAD),), {BAD: BAD})
     )
@@ -51,8 +51,8 @@ def test_text_stays_text_in_every_kind_of_block() -> None:
 
 
 def test_the_library_cannot_end_its_element() -> None:
-    assert "</script" not in vega.vega_script().lower()
-    assert "<!--" not in vega.vega_script()
+    assert "</script" not in vega_charts.vega_script().lower()
+    assert "<!--" not in vega_charts.vega_script()
 
 
 def test_two_figures_of_one_name_are_two_charts_of_the_page() -> None:
@@ -73,13 +73,13 @@ def test_the_library_is_bundled_once_and_kept(
             made.append(vl_version)
             return "window.vegaEmbed='</script>';"
 
-    monkeypatch.setattr(vega, "_converter", Converter)
+    monkeypatch.setattr(vega_charts, "_converter", Converter)
     for _ in range(2):
-        vega.vega_script.cache_clear()
-        assert vega.vega_script() == "window.vegaEmbed='<\\/script>';"
-    assert made == [vega.VEGA_LITE]
+        vega_charts.vega_script.cache_clear()
+        assert vega_charts.vega_script() == "window.vegaEmbed='<\\/script>';"
+    assert made == [vega_charts.VEGA_LITE]
     assert len(list((tmp_path / "risegrad").iterdir())) == 1
-    vega.vega_script.cache_clear()
+    vega_charts.vega_script.cache_clear()
 
 
 def test_a_cache_that_cannot_be_written_does_not_matter(
@@ -92,17 +92,17 @@ def test_a_cache_that_cannot_be_written_does_not_matter(
         def javascript_bundle(self, snippet: str, vl_version: str) -> str:
             return "made"
 
-    monkeypatch.setattr(vega, "_converter", Converter)
-    vega.vega_script.cache_clear()
-    assert vega.vega_script() == "made"
-    vega.vega_script.cache_clear()
+    monkeypatch.setattr(vega_charts, "_converter", Converter)
+    vega_charts.vega_script.cache_clear()
+    assert vega_charts.vega_script() == "made"
+    vega_charts.vega_script.cache_clear()
 
 
 def test_figures_are_saved_as_svg_and_png(tmp_path: Path) -> None:
     chart = frontier([FrontierPoint("FO", 50.0, 5.0, "tip")], Palette(["FO"]))
     table = text_table("Numbers", ("method", "New"), [("FO", "50")])
-    figures = [Figure(name, "title", "words", chart, table) for name in ("A / b", "a-b", BAD)]
-    found = vega.save_figures(figures, tmp_path / "new")
+    figures = [ChartFigure(name, "title", "words", chart, table) for name in ("A / b", "a-b", BAD)]
+    found = vega_charts.save_figures(figures, tmp_path / "new")
     names = [path.name for path in found]
     assert names[:4] == ["a-b.svg", "a-b.png", "a-b-2.svg", "a-b-2.png"]
     assert re.fullmatch(r"[a-z0-9-]+\.svg", names[4])
@@ -117,7 +117,7 @@ def test_the_same_page_has_the_same_bytes() -> None:
 def test_lines_that_are_not_compared_are_never_best() -> None:
     """The place for a model that learned nothing: it forgets nothing, and that is no merit."""
     lines = [
-        Line(str(value), (Cell(str(value), order=value),), compared=value > 0)
+        Line(str(value), (TableCell(str(value), order=value),), compared=value > 0)
         for value in (0.0, 3.0, 7.0)
     ]
     table = Table("", "", (Column("Fgt", better=-1),), (Section("", tuple(lines)),))

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from risegrad.sandbox.report import Comparison
-from risegrad.sandbox.settings import Settings
-from risegrad.sandbox.summary import _row
+from risegrad.sandbox.sandbox_report import Comparison
+from risegrad.sandbox.sandbox_settings import SandboxSettings
+from risegrad.sandbox.sandbox_summary import _row
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -26,7 +26,7 @@ def content() -> dict[str, Any]:
 
 
 def test_the_record_is_of_a_default_run(content: dict[str, Any]) -> None:
-    assert Settings(**content["settings"]) == Settings()
+    assert SandboxSettings(**content["settings"]) == SandboxSettings()
 
 
 def test_the_table_is_the_records(page: str, content: dict[str, Any]) -> None:

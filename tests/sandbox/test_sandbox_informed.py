@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from risegrad.calibration import kappa
-from risegrad.sandbox.informed import (
+from risegrad.sandbox.informed_panel import (
     DAMPINGS,
     FRONTIER_DAMPING,
     InformedCourse,
@@ -19,8 +18,8 @@ from risegrad.sandbox.informed import (
     top_pairs,
 )
 from risegrad.sandbox.simulate import generator
-from risegrad.sandbox.spectrum import Spectrum
-from risegrad.sandbox.trajectory import Tasks, follow, make_tasks
+from risegrad.sandbox.spectra import Spectrum
+from risegrad.sandbox.trajectories import Tasks, follow, make_tasks
 from risegrad.theory import (
     best_gain,
     efficiency_gain,
@@ -29,6 +28,7 @@ from risegrad.theory import (
     ridge_metric,
     ridge_step,
 )
+from risegrad.theory.calibration import kappa
 
 HARMONIC = Spectrum.parse("powerlaw:1")
 

@@ -6,30 +6,34 @@ from math import prod
 import pytest
 import torch
 
-from risegrad.sandbox import contraction
-from risegrad.sandbox.contraction import measure_operator
-from risegrad.sandbox.damage import (
+from risegrad.sandbox import contraction_panels
+from risegrad.sandbox.contraction_panels import measure_operator
+from risegrad.sandbox.damage_panels import (
     GapMeasurement,
     measure_deviation,
     measure_gap,
     std_with_error,
     turning_gradients,
 )
-from risegrad.sandbox.exact import closed_form_errors, cubature, curvature_by_cubature
-from risegrad.sandbox.exposure import measure_exposure
-from risegrad.sandbox.problem import (
+from risegrad.sandbox.exposure_panel import measure_exposure
+from risegrad.sandbox.quadratics import (
     Quadratic,
     diagonal,
     even_gradient,
     leaning_gradient,
     rotated,
 )
-from risegrad.sandbox.sensitivity import ratio_by_gradient
+from risegrad.sandbox.side_checks import (
+    closed_form_errors,
+    cubature,
+    curvature_by_cubature,
+    measure_speed,
+    ratio_by_gradient,
+)
 from risegrad.sandbox.simulate import generator
-from risegrad.sandbox.spectrum import Spectrum
-from risegrad.sandbox.speed import measure_speed
-from risegrad.sandbox.sweep import COURSES, measure_sweep
-from risegrad.sandbox.trajectory import make_tasks
+from risegrad.sandbox.spectra import Spectrum
+from risegrad.sandbox.sweep_panel import COURSES, measure_sweep
+from risegrad.sandbox.trajectories import make_tasks
 
 BOUND = 5  # standard errors
 HARMONIC = Spectrum.parse("powerlaw:1")
@@ -45,10 +49,10 @@ def problem(request: pytest.FixtureRequest) -> Quadratic:
 def test_the_measured_curvature_is_the_closed_form(problem: Quadratic) -> None:
     m = measure_operator(problem, 3, 3200, 0, "test")
     # Every repetition is independent: their spread is the standard error of the mean of errors.
-    assert m.eigenvalue_errors.shape == (contraction.REPEATS,)
+    assert m.eigenvalue_errors.shape == (contraction_panels.REPEATS,)
     assert (m.eigenvalue_errors < 0.12).all()
     assert (m.eigenbasis_errors < 0.12).all()
-    assert abs(m.slopes.mean() + 0.5) < BOUND * m.slopes.std() / contraction.REPEATS**0.5
+    assert abs(m.slopes.mean() + 0.5) < BOUND * m.slopes.std() / contraction_panels.REPEATS**0.5
     assert m.slopes.std() < 0.1
     wrong = (m.measured - m.eigenvalues).norm() / m.eigenvalues.norm()
     assert wrong > 0.3  # the closed form is far from doing nothing, so the agreement says something
@@ -60,7 +64,7 @@ def test_the_residual_has_the_size_that_one_sample_predicts() -> None:
     m = measure_operator(problem, 2, 6400, 0, "test")
     scaled = m.residuals * torch.tensor(m.sizes, dtype=torch.float64).sqrt()
     rows = scaled.square().mean(0)
-    spread = scaled.square().std(0) / contraction.REPEATS**0.5
+    spread = scaled.square().std(0) / contraction_panels.REPEATS**0.5
     assert (rows - rows[0]).abs().max() < BOUND * (spread[1:].max() + spread[0])
 
 
@@ -168,9 +172,9 @@ def test_closed_forms_have_no_error_but_rounding(problem: Quadratic) -> None:
 
 
 def test_closed_form_errors_notice_a_wrong_closed_form(monkeypatch: pytest.MonkeyPatch) -> None:
-    from risegrad.sandbox import exact
+    from risegrad.sandbox import side_checks
 
-    monkeypatch.setattr(exact, "expected_curvature", lambda H, q: H)
+    monkeypatch.setattr(side_checks, "expected_curvature", lambda H, q: H)
     tasks = make_tasks(HARMONIC, 8, generator(0, "tasks"))
     errors = closed_form_errors(diagonal(HARMONIC, 8), 3, 4, tasks)
     assert errors["mean curvature, by cubature"] > 0.1
@@ -193,8 +197,8 @@ def test_blocks_lower_the_deviation_or_raise_it_as_the_gradient_lies() -> None:
     ]
     errors = [point.standard_error / point.measured for point in found]
     measured = found[0].measured / found[1].measured
-    exact = ratios["along the most curved direction"]
-    assert abs(measured / exact - 1) < BOUND * (errors[0] ** 2 + errors[1] ** 2) ** 0.5
+    side_checks = ratios["along the most curved direction"]
+    assert abs(measured / side_checks - 1) < BOUND * (errors[0] ** 2 + errors[1] ** 2) ** 0.5
 
 
 def test_the_leaning_gradient_has_twice_the_average_curvature(problem: Quadratic) -> None:

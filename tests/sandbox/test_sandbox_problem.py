@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from risegrad.sandbox.problem import diagonal, even_gradient, random_rotation, rotated
-from risegrad.sandbox.settings import Settings
+from risegrad.sandbox.quadratics import diagonal, even_gradient, random_rotation, rotated
+from risegrad.sandbox.sandbox_settings import SandboxSettings
 from risegrad.sandbox.simulate import generator
-from risegrad.sandbox.spectrum import Spectrum
+from risegrad.sandbox.spectra import Spectrum
 
 SPECTRA = ["powerlaw:1", "powerlaw:0.3", "logspace:2", "spiked:2,20"]
 
@@ -134,9 +134,9 @@ def test_settings_name_the_argument_what_is_allowed_and_what_came(
     given: dict[str, int], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        Settings(**given)  # type: ignore[arg-type]
+        SandboxSettings(**given)  # type: ignore[arg-type]
 
 
 def test_settings_refuse_a_number_that_is_no_integer() -> None:
     with pytest.raises(TypeError, match=r"q must be an integer >= 1 and <= 4096, got 2\.5"):
-        Settings(q=2.5)  # type: ignore[arg-type]
+        SandboxSettings(q=2.5)  # type: ignore[arg-type]

@@ -12,22 +12,22 @@ import matplotlib
 import pytest
 from PIL import Image
 
-from risegrad.sandbox import frontier
-from risegrad.sandbox.figures.draw import FIGURES, draw_all
-from risegrad.sandbox.figures.style import style
-from risegrad.sandbox.report import comparisons, deviation_ratio, record
-from risegrad.sandbox.run import STAGES, Results, run
-from risegrad.sandbox.settings import Settings
-from risegrad.sandbox.summary import summary
+from risegrad.sandbox import quadratic_frontier
+from risegrad.sandbox.figures.figure_files import FIGURES, draw_all
+from risegrad.sandbox.figures.figure_style import style
+from risegrad.sandbox.sandbox_report import comparisons, deviation_ratio, record
+from risegrad.sandbox.sandbox_run import STAGES, Results, run
+from risegrad.sandbox.sandbox_settings import SandboxSettings
+from risegrad.sandbox.sandbox_summary import summary
 
-SMALL = Settings(d=8, q=2, samples=640, large_d=16, block=4, steps=5)
+SMALL = SandboxSettings(d=8, q=2, samples=640, large_d=16, block=4, steps=5)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _short_ladder() -> Iterator[None]:
     """Equal progress is measured elsewhere; hundreds of steps for each run here only take time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(frontier, "STEP_LADDER", (8, 16))
+        patch.setattr(quadratic_frontier, "STEP_LADDER", (8, 16))
         yield
 
 
@@ -77,7 +77,7 @@ def test_the_numbers_compared_are_those_of_the_panels(
 
 
 def test_the_paper_is_compared_at_its_own_settings_only(results: Results) -> None:
-    paper = dataclasses.replace(results, settings=Settings())
+    paper = dataclasses.replace(results, settings=SandboxSettings())
     assert all(row.same_settings for row in comparisons(paper))
 
 
@@ -101,9 +101,13 @@ def test_the_record_holds_every_rule_with_its_frontier(content: dict[str, Any]) 
     for course in courses.values():
         assert len(course["forgetting"]) == SMALL.steps + 1
         assert course["forgetting"][0] == pytest.approx(0, abs=1e-12)
-        frontier = course["frontier"]
-        assert len(frontier["rates"]) == len(frontier["progress"]) == len(frontier["forgetting"])
-        assert frontier["progress"] == sorted(frontier["progress"])
+        quadratic_frontier = course["frontier"]
+        assert (
+            len(quadratic_frontier["rates"])
+            == len(quadratic_frontier["progress"])
+            == len(quadratic_frontier["forgetting"])
+        )
+        assert quadratic_frontier["progress"] == sorted(quadratic_frontier["progress"])
         simulated = course["simulated_progress"]
         distance = abs(simulated["mean"] - course["progress"][-1])
         assert distance <= 5 * simulated["standard_error"] + 1e-12
@@ -178,7 +182,10 @@ def test_figures_are_written_twice_each_and_change_no_settings(
 
 def test_drawing_leaves_pyplot_alone() -> None:
     """In its own process: here other tests may have imported pyplot."""
-    code = "import sys, risegrad.sandbox.figures.draw; sys.exit('matplotlib.pyplot' in sys.modules)"
+    code = (
+        "import sys, risegrad.sandbox.figures.figure_files;"
+        "sys.exit('matplotlib.pyplot' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

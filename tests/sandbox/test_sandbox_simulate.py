@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from risegrad.calibration import mean_factor
-from risegrad.rule import SAMPLERS, Sampler
+from risegrad.core.rise_rule import SAMPLERS, Sampler
 from risegrad.sandbox import simulate
-from risegrad.sandbox.problem import even_gradient, rotated
+from risegrad.sandbox.quadratics import even_gradient, rotated
 from risegrad.sandbox.simulate import (
     chunks,
     damages,
@@ -15,8 +14,9 @@ from risegrad.sandbox.simulate import (
     second_moment,
     shaped,
 )
-from risegrad.sandbox.spectrum import Spectrum
+from risegrad.sandbox.spectra import Spectrum
 from risegrad.theory import blockwise_covariances, norm_matched_shape, zo_exposure
+from risegrad.theory.calibration import mean_factor
 
 BOUND = 5  # standard errors
 

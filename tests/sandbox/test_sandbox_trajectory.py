@@ -4,20 +4,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from risegrad.calibration import kappa, mean_factor
-from risegrad.sandbox.frontier import (
+from risegrad.sandbox.quadratic_frontier import (
     Subject,
+    draw,
     efficient_part,
     forgetting_at_progress,
     measure_equal_progress,
     subjects,
     sweep_rates,
+    walk,
 )
 from risegrad.sandbox.simulate import generator
-from risegrad.sandbox.spectrum import Spectrum
-from risegrad.sandbox.trajectory import RULES, RuleName, Tasks, follow, make_tasks
-from risegrad.sandbox.walks import draw, walk
+from risegrad.sandbox.spectra import Spectrum
+from risegrad.sandbox.trajectories import RULES, RuleName, Tasks, follow, make_tasks
 from risegrad.theory import damage_moments, expected_damage
+from risegrad.theory.calibration import kappa, mean_factor
 
 BOUND = 5  # standard errors
 HARMONIC = Spectrum.parse("powerlaw:1")

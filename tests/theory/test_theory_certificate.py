@@ -7,7 +7,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from risegrad.calibration import kappa
 from risegrad.theory import (
     blockwise_gap,
     blockwise_moments,
@@ -25,6 +24,7 @@ from risegrad.theory import (
     smoothing_damage_scale,
     two_point_estimate,
 )
+from risegrad.theory.calibration import kappa
 from theory_reference import (
     KINDS,
     close,

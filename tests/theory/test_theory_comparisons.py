@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from risegrad.calibration import mean_factor, tau
 from risegrad.theory import (
     average_curvature,
     blockwise_moments,
@@ -14,6 +13,7 @@ from risegrad.theory import (
     relative_reduction,
     scaled_fo_direction,
 )
+from risegrad.theory.calibration import mean_factor, tau
 from theory_reference import (
     PSD,
     close,

@@ -8,7 +8,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from risegrad.calibration import kappa, tau
 from risegrad.theory import (
     PROVEN_CONSTANT,
     blockwise_deviation_bound,
@@ -22,6 +21,7 @@ from risegrad.theory import (
     psi,
     raw_shape,
 )
+from risegrad.theory.calibration import kappa, tau
 from theory_reference import (
     KINDS,
     PSD,

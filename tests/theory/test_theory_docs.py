@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from risegrad import theory
-from risegrad.theory import checks
+from risegrad.theory import conditions
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "theory.md").read_text()
@@ -65,7 +65,7 @@ def test_what_a_row_names_exists(row):
     assert names_in(functions)
     assert names_in(tests)
     for name in names_in(functions):
-        assert name in theory.__all__ or name in vars(checks), name
+        assert name in theory.__all__ or name in vars(conditions), name
     for name in names_in(tests):
         module, test = name.split("::")
         assert test in defined_in(module), name

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from risegrad.calibration import mean_factor, tau
 from risegrad.theory import (
     aligned_exposure,
     aligned_minimax_risk,
@@ -20,6 +19,7 @@ from risegrad.theory import (
     worst_case_risk,
     zo_exposure,
 )
+from risegrad.theory.calibration import mean_factor, tau
 from theory_reference import (
     CASES,
     KINDS,

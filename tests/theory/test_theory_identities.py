@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from risegrad.calibration import kappa, tau
 from risegrad.theory import (
     average_curvature,
     damage_gap,
@@ -28,6 +27,7 @@ from risegrad.theory import (
     spectral_equalization,
     taylor_remainder_bound,
 )
+from risegrad.theory.calibration import kappa, tau
 from theory_reference import (
     CASES,
     KINDS,

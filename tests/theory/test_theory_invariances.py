@@ -4,7 +4,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from risegrad.calibration import tau
 from risegrad.theory import (
     average_curvature,
     blockwise_gap,
@@ -22,6 +21,7 @@ from risegrad.theory import (
     worst_case_risk,
     zo_exposure,
 )
+from risegrad.theory.calibration import tau
 from theory_reference import KINDS, close, curvature, gradient, normal, rotation
 
 bounded = settings(derandomize=True, max_examples=60, deadline=None)

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from risegrad.calibration import mean_factor
 from risegrad.theory import (
     effective_dimension,
     efficiency,
@@ -20,6 +19,7 @@ from risegrad.theory import (
     ridge_step,
     zo_exposure,
 )
+from risegrad.theory.calibration import mean_factor
 from theory_reference import (
     PSD,
     close,

@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 
-from risegrad.calibration import kappa
 from risegrad.theory import (
     gaussian_norm_moment,
     noise_second_moment,
@@ -18,6 +17,7 @@ from risegrad.theory import (
     smoothing_damage_scale,
     two_point_estimate,
 )
+from risegrad.theory.calibration import kappa
 from theory_reference import (
     PSD,
     close,

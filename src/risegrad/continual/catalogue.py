@@ -6,11 +6,11 @@ from __future__ import annotations
 def catalogue() -> dict[str, dict[str, str]]:
     """Hosts, rules, additions and streams."""
     from risegrad.continual.additions import ADDITIONS
-    from risegrad.continual.hosts import HOSTS
-    from risegrad.continual.language.names import SUMMARIES
-    from risegrad.continual.language.tasks import DESCRIPTIONS as TEXT_STREAMS
-    from risegrad.continual.rules import RULES
-    from risegrad.continual.streams import DESCRIPTIONS
+    from risegrad.continual.language.hosts.host_names import SUMMARIES
+    from risegrad.continual.language.streams.text_tasks import DESCRIPTIONS as TEXT_STREAMS
+    from risegrad.continual.update_rules import RULES
+    from risegrad.continual.vision.hosts import HOSTS
+    from risegrad.continual.vision.streams import DESCRIPTIONS
 
     return {
         "hosts": {name: host.summary for name, host in HOSTS.items()} | SUMMARIES,

@@ -9,22 +9,30 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from torch import Tensor, device, nn
 from torch.nn import Parameter
 
-from risegrad.continual.budget import Budget
-from risegrad.continual.rules import Rule
+from risegrad.continual.training_budget import TrainingBudget
+from risegrad.continual.update_rules import Rule
+
+Report = Callable[[dict[str, Any]], None]
+"""Called with what changed: task, tasks, epoch, epochs, batch, batches, loss, union accuracy."""
+
+
+def silent(news: dict[str, Any]) -> None:
+    """Say nothing."""
+
 
 Ref = tuple[int, int]
 """One training example: (task, index in that task's training split)."""
 
 
-class Batch(Protocol):
+class SessionBatch(Protocol):
     """What a loss is computed on; the loop only counts it and moves it."""
 
     def __len__(self) -> int: ...
 
-    def to(self, target: device) -> Batch: ...
+    def to(self, target: device) -> SessionBatch: ...
 
 
-B_co = TypeVar("B_co", covariant=True, bound=Batch)
+B_co = TypeVar("B_co", covariant=True, bound=SessionBatch)
 
 
 class Items(Protocol[B_co]):
@@ -38,12 +46,12 @@ class Items(Protocol[B_co]):
 
 
 @dataclass(frozen=True)
-class Group:
+class ParameterGroup:
     """Parameters that train together: one optimizer, one budget, one rule."""
 
     name: str
     parameters: dict[str, Parameter]
-    budget: Budget
+    budget: TrainingBudget
     rule: Rule
 
 
@@ -58,10 +66,10 @@ class Session:
     task: int
     examples: int
     """How many training examples the task has; one epoch passes over each once."""
-    groups: tuple[Group, ...]
+    groups: tuple[ParameterGroup, ...]
     module: nn.Module
     """Holds the trained modules: put in training mode, and its buffers are guarded."""
-    items: Items[Batch]
+    items: Items[SessionBatch]
     loss: Callable[[Any, bool], Tensor]
     logits: Callable[[Any], Tensor] | None = None
     """Scores of all classes seen so far, for additions that need them (distillation)."""

@@ -1,41 +1,31 @@
-"""Foresight: curvature of real networks, block scores, and a diagnosis before training."""
+"""What the past weighs: products with its curvature, estimates from them, and what to remember."""
 
 from typing import TYPE_CHECKING
 
-from risegrad.lazy import lookup
+from risegrad.common.lazy_names import lookup
 
 if TYPE_CHECKING:
-    from risegrad.curvature.budget import Budget
-    from risegrad.curvature.calibrated import block_size_for, q_for
-    from risegrad.curvature.diagnosis import Diagnosis, diagnose
-    from risegrad.curvature.operators import DenseOperator, NetworkOperator
-    from risegrad.curvature.spectrum import flat_signal, top_eigenvalue
-    from risegrad.curvature.traces import trace
+    from risegrad.curvature.estimates.product_budget import ProductBudget
+    from risegrad.curvature.estimates.spectral import flat_signal, top_eigenvalue
+    from risegrad.curvature.estimates.traces import trace
+    from risegrad.curvature.operators.products import DenseOperator, NetworkOperator
 
 __all__ = [
-    "Budget",
     "DenseOperator",
-    "Diagnosis",
     "NetworkOperator",
-    "block_size_for",
-    "diagnose",
+    "ProductBudget",
     "flat_signal",
-    "q_for",
     "top_eigenvalue",
     "trace",
 ]
 
 _HOMES = {
-    "Budget": "budget",
-    "DenseOperator": "operators",
-    "Diagnosis": "diagnosis",
-    "NetworkOperator": "operators",
-    "block_size_for": "calibrated",
-    "diagnose": "diagnosis",
-    "flat_signal": "spectrum",
-    "q_for": "calibrated",
-    "top_eigenvalue": "spectrum",
-    "trace": "traces",
+    "DenseOperator": "operators.products",
+    "NetworkOperator": "operators.products",
+    "ProductBudget": "estimates.product_budget",
+    "flat_signal": "estimates.spectral",
+    "top_eigenvalue": "estimates.spectral",
+    "trace": "estimates.traces",
 }
 
 __getattr__ = lookup(__name__, _HOMES)

@@ -1,1 +1,20 @@
-"""The commands that look ahead: what they are asked, model and data for it, local validation."""
+"""Predictions before training, and whether they came true: calibration, diagnosis, validation."""
+
+from typing import TYPE_CHECKING
+
+from risegrad.common.lazy_names import lookup
+
+if TYPE_CHECKING:
+    from risegrad.foresight.block_choice import block_size_for, q_for
+    from risegrad.foresight.diagnosis import Diagnosis, diagnose
+
+__all__ = ["Diagnosis", "block_size_for", "diagnose", "q_for"]
+
+_HOMES = {
+    "Diagnosis": "diagnosis",
+    "block_size_for": "block_choice",
+    "diagnose": "diagnosis",
+    "q_for": "block_choice",
+}
+
+__getattr__ = lookup(__name__, _HOMES)

@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 
-from risegrad.curvature.estimates import Estimate
-from risegrad.curvature.report import BlockReport, Diagnosis
-from risegrad.curvature.summary import BLOCK_HEAD, advice, block_cells, head_lines, rule_rows
-from risegrad.curvature.verdicts import is_clear
-from risegrad.pages.blocks import Figure, Fold, Items, Page, Paragraph, Part, Row
-from risegrad.pages.charts.bars import Bar, bars
-from risegrad.pages.html import html
+from risegrad.curvature.estimates.estimated import Estimate
+from risegrad.foresight.diagnosis_report import BlockReport, Diagnosis
+from risegrad.foresight.diagnosis_text import (
+    BLOCK_HEAD,
+    advice,
+    block_cells,
+    head_lines,
+    rule_rows,
+)
+from risegrad.foresight.diagnosis_verdicts import is_clear
+from risegrad.pages.charts.bar_chart import Bar, bars
+from risegrad.pages.page_blocks import ChartFigure, Fold, ItemList, Page, Paragraph, Part, Row
+from risegrad.pages.page_html import html
+from risegrad.pages.page_tables import Table, text_table
 from risegrad.pages.palette import Palette
-from risegrad.pages.tables import Table, text_table
 
 QUESTION = "Which rule hurts least what the model knows, for the same progress?"
 RULE_HEAD = ("rule", "damage", "deviation", "loss change")
@@ -42,7 +48,7 @@ def diagnosis_page(found: Diagnosis, title: str = "Diagnosis before training") -
 def diagnosis_parts(found: Diagnosis) -> tuple[Part, ...]:
     """The first has no title: it stands below the page's own."""
     rules = (Row(tuple(_rule_figures(found))), _rule_table(found))
-    words = Items("In words", (*found.verdicts, advice(found)))
+    words = ItemList("In words", (*found.verdicts, advice(found)))
     blocks = (Row(tuple(_block_figures(found))), Fold("Every block", (_block_table(found),)))
     return (
         Part("", rules, QUESTION, decision(found)),
@@ -58,20 +64,21 @@ def decision(found: Diagnosis) -> str:
         return "The incoming gradient is zero: no rule would move anything."
     if not is_clear(t.progress_cost):
         return (
-            "Use a smaller FO step: at equal progress its damage and that of RISE "
+            "Use a smaller first-order (FO) step: at equal progress its damage and that of RISE "
             "do not differ beyond the error of the estimate."
         )
     if t.progress_cost.value > 0:
         share = f"{t.scaled_fo.value / t.rise.value:.2g} times" if t.rise.value > 0 else "less than"
-        return f"Use a smaller FO step: at equal progress it does {share} the damage of RISE."
-    return f"Use RISE: at equal progress its damage is {t.rise}, that of FO {t.scaled_fo}."
+        words = "Use a smaller first-order (FO) step: at equal progress it does"
+        return f"{words} {share} the damage of RISE."
+    return f"Use RISE: at equal progress its damage is {t.rise}, first-order (FO) {t.scaled_fo}."
 
 
 def _rule_table(found: Diagnosis) -> Table:
     return text_table("The rules at this step size", RULE_HEAD, rule_rows(found))
 
 
-def _rule_figures(found: Diagnosis) -> Iterator[Figure]:
+def _rule_figures(found: Diagnosis) -> Iterator[ChartFigure]:
     t = found.totals
     rise, noise = (t.rise, t.rise_std), (t.covariance_noise, t.covariance_noise_std)
     pairs = {
@@ -80,7 +87,7 @@ def _rule_figures(found: Diagnosis) -> Iterator[Figure]:
     }
     for title, rules in pairs.items():
         rows = [_rule_bar(name, *values) for name, values in rules.items()]
-        yield Figure(
+        yield ChartFigure(
             f"diagnosis-{title}", f"{title}: predicted damage, lower is better",
             f"Bars of the predicted damage of {len(rows)} rules. {title}; lower is better.",
             bars(rows, PALETTE, "damage of one step, lower is better"),
@@ -95,7 +102,7 @@ def _rule_bar(name: str, damage: Estimate, deviation: Estimate | None) -> Bar:
     return Bar(name, name, value, value - spread, value + spread, tip)
 
 
-def _block_figures(found: Diagnosis) -> Iterator[Figure]:
+def _block_figures(found: Diagnosis) -> Iterator[ChartFigure]:
     shown = _largest(found.blocks)
     labels = dict(zip((b.name for b in shown), short_names([b.name for b in shown]), strict=True))
     kinds: dict[str, dict[str, Callable[[BlockReport], Estimate | None]]] = {
@@ -109,7 +116,7 @@ def _block_figures(found: Diagnosis) -> Iterator[Figure]:
             _block_bar(labels[block.name], block, name, value)
             for block in shown for name, of in values.items() if (value := of(block))
         ]  # fmt: skip
-        yield Figure(
+        yield ChartFigure(
             f"diagnosis-{title}", title, f"Bars for {len(shown)} blocks. {title}.",
             bars(rows, PALETTE, " and ".join(values)), _block_table(found),
             "Thin lines: one standard error. Blocks where shaping changes most.",

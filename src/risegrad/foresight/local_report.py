@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from risegrad.curvature.agreement import Agreement, breaking_point
-from risegrad.curvature.summary import table
-from risegrad.curvature.validation import RULES
-from risegrad.foresight.local import LocalResult
-from risegrad.pages.blocks import Figure, Page, Part, Row
-from risegrad.pages.charts.calibration import CalibrationPoint, calibration
-from risegrad.pages.html import html
+from risegrad.foresight.diagnosis_text import table
+from risegrad.foresight.local_agreement import Agreement, breaking_point
+from risegrad.foresight.local_updates import RULES
+from risegrad.foresight.local_validation import LocalResult
+from risegrad.pages.charts.calibration_chart import CalibrationPoint, calibration
+from risegrad.pages.page_blocks import ChartFigure, Page, Part, Row
+from risegrad.pages.page_html import html
+from risegrad.pages.page_tables import text_table
 from risegrad.pages.palette import Palette
-from risegrad.pages.tables import text_table
 
 QUESTION = "Do the predicted changes of the historical loss come true?"
 GLOSSARY = (
@@ -129,7 +129,7 @@ def _part(found: LocalResult, count: int) -> Part:
     return Part(_updates_of(count).capitalize(), (Row(plots), table))
 
 
-def _figure(found: LocalResult, curvature: str, count: int) -> Figure:
+def _figure(found: LocalResult, curvature: str, count: int) -> ChartFigure:
     rows = [o for o in found.outcomes if o.steps == count]
     points = [
         CalibrationPoint(o.rule, o.predicted(curvature), o.true,
@@ -147,4 +147,4 @@ def _figure(found: LocalResult, curvature: str, count: int) -> Figure:
     words = f"Points of {len(points)} updates. {title}; on the dashed line the two are equal."
     note = "On the dashed line the prediction is exact. Axes are linear near zero."
     chart = calibration(points, Palette(RULES))
-    return Figure(f"local-{curvature}-{count}", title, words, chart, table, note)
+    return ChartFigure(f"local-{curvature}-{count}", title, words, chart, table, note)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch.optim import Optimizer
 
-from risegrad.attachment import Attachment, On, attach
-from risegrad.optimizers import unwrapped
-from risegrad.shapers import Shaper
+from risegrad.core.attachment import Attachment, On, attach
+from risegrad.core.shapers import Shaper
+from risegrad.core.torch_optimizers import unwrapped
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer

@@ -7,9 +7,9 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from risegrad.attachment import Attachment, On, attach
-from risegrad.optimizers import unwrapped
-from risegrad.shapers import Shaper
+from risegrad.core.attachment import Attachment, On, attach
+from risegrad.core.shapers import Shaper
+from risegrad.core.torch_optimizers import unwrapped
 
 try:
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from risegrad.calibration import kappa
-from risegrad.rule import Sampler, from_directions, one_draw
-from risegrad.theory.linear import quadratic
+from risegrad.core.rise_rule import Sampler, from_directions, one_draw
+from risegrad.theory.calibration import kappa
+from risegrad.theory.linear_algebra import quadratic
 
 CHUNK_NUMBERS = 1 << 18  # 2 MiB of float64 per temporary: in the cache; larger was slower
 

@@ -3,6 +3,16 @@
 Every function names the equation or theorem it states; ``docs/theory.md`` maps all of them.
 """
 
+from risegrad.theory.block_scores import (
+    InverseSandwich,
+    block_coupling,
+    coupling_scores,
+    damage_densities,
+    flat_signal_scores,
+    inverse_sandwich,
+    isotropic_residual_damage,
+    shaping_scores,
+)
 from risegrad.theory.blockwise import (
     BlockwiseGap,
     DamageDecomposition,
@@ -32,12 +42,6 @@ from risegrad.theory.certificate import (
     realized_gap,
     sign_certificate,
 )
-from risegrad.theory.comparisons import (
-    SideBySide,
-    StepComparison,
-    blockwise_progress_cost,
-    compare_steps,
-)
 from risegrad.theory.deviation import (
     PROVEN_CONSTANT,
     blockwise_deviation_bound,
@@ -45,6 +49,13 @@ from risegrad.theory.deviation import (
     deviation_bound,
     explicit_deviation_bound,
     psi,
+)
+from risegrad.theory.drawn_shapes import (
+    coupling_fluctuation_operator,
+    norm_matched_shape,
+    operator_fluctuation,
+    raw_shape,
+    two_point_estimate,
 )
 from risegrad.theory.efficiency import (
     best_efficiency,
@@ -101,13 +112,8 @@ from risegrad.theory.isotropic import (
     norm_matched_sampler,
     shape_moments,
 )
-from risegrad.theory.kronecker import (
-    LoraFactors,
-    kronecker_damage,
-    kronecker_step,
-    lora_factors,
-)
-from risegrad.theory.local import (
+from risegrad.theory.kronecker import LoraFactors, kronecker_damage, kronecker_step, lora_factors
+from risegrad.theory.local_model import (
     average_curvature,
     directional_curvature,
     fo_damage,
@@ -126,23 +132,6 @@ from risegrad.theory.metric import (
     metric_step,
     ridge_metric,
 )
-from risegrad.theory.scores import (
-    InverseSandwich,
-    block_coupling,
-    coupling_scores,
-    damage_densities,
-    flat_signal_scores,
-    inverse_sandwich,
-    isotropic_residual_damage,
-    shaping_scores,
-)
-from risegrad.theory.shapes import (
-    coupling_fluctuation_operator,
-    norm_matched_shape,
-    operator_fluctuation,
-    raw_shape,
-    two_point_estimate,
-)
 from risegrad.theory.smoothing import (
     gaussian_norm_moment,
     noise_second_moment,
@@ -152,6 +141,12 @@ from risegrad.theory.smoothing import (
     residual_second_moment_bound,
     smoothing_damage_bound,
     smoothing_damage_scale,
+)
+from risegrad.theory.step_comparisons import (
+    SideBySide,
+    StepComparison,
+    blockwise_progress_cost,
+    compare_steps,
 )
 from risegrad.theory.variance import (
     Moments,

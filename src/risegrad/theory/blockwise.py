@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from risegrad.checks import check_number
-from risegrad.theory.checks import check_curvature, check_symmetric, check_vector
+from risegrad.common.checks import check_number
+from risegrad.theory.conditions import check_curvature, check_symmetric, check_vector
+from risegrad.theory.drawn_shapes import check_directions, norm_matched_shape
 from risegrad.theory.identities import expected_curvature, full_information_gap
-from risegrad.theory.linear import quadratic
-from risegrad.theory.local import fo_damage
+from risegrad.theory.linear_algebra import quadratic
+from risegrad.theory.local_model import fo_damage
 from risegrad.theory.partition import (
     BlockSums,
     Partition,
@@ -21,7 +22,6 @@ from risegrad.theory.partition import (
     block_diagonal_part,
     check_residuals,
 )
-from risegrad.theory.shapes import check_directions, norm_matched_shape
 from risegrad.theory.variance import shape_covariance
 
 

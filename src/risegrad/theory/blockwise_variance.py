@@ -7,11 +7,11 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from risegrad.checks import check_number
+from risegrad.common.checks import check_number
 from risegrad.theory.blockwise import blockwise_gap, scaled_fo_direction
-from risegrad.theory.checks import check_curvature
-from risegrad.theory.linear import dot, matvec, quadratic
-from risegrad.theory.local import fo_damage, quadratic_damage
+from risegrad.theory.conditions import check_curvature
+from risegrad.theory.linear_algebra import dot, matvec, quadratic
+from risegrad.theory.local_model import fo_damage, quadratic_damage
 from risegrad.theory.partition import BlockSums, Partition, block_diagonal, check_residuals
 from risegrad.theory.variance import Moments, damage_moments, quadratic_linear_covariance
 

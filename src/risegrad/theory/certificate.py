@@ -6,15 +6,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from risegrad.calibration import kappa
-from risegrad.checks import check_number, check_probability
+from risegrad.common.checks import check_number, check_probability
 from risegrad.theory.blockwise import blockwise_gap
 from risegrad.theory.blockwise_variance import blockwise_moments
-from risegrad.theory.checks import check_curvature, check_real, check_vector
+from risegrad.theory.calibration import kappa
+from risegrad.theory.conditions import check_curvature, check_real, check_vector
 from risegrad.theory.deviation import PROVEN_CONSTANT, deviation_bound
+from risegrad.theory.drawn_shapes import check_directions, operator_fluctuation, raw_shape
 from risegrad.theory.identities import damage_gap
-from risegrad.theory.linear import matvec, quadratic
-from risegrad.theory.shapes import check_directions, operator_fluctuation, raw_shape
+from risegrad.theory.linear_algebra import matvec, quadratic
 from risegrad.theory.smoothing import smoothing_damage_scale
 from risegrad.theory.variance import damage_moments
 

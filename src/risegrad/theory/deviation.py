@@ -19,10 +19,10 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from risegrad.calibration import kappa
-from risegrad.checks import check_number, check_positive_int, check_probability
-from risegrad.theory.checks import check_curvature, check_damage
-from risegrad.theory.linear import dot, length, operator_norm, top_eigenvalue, trace
+from risegrad.common.checks import check_number, check_positive_int, check_probability
+from risegrad.theory.calibration import kappa
+from risegrad.theory.conditions import check_curvature, check_damage
+from risegrad.theory.linear_algebra import dot, length, operator_norm, top_eigenvalue, trace
 from risegrad.theory.partition import Partition
 
 PROVEN_CONSTANT = 26.0

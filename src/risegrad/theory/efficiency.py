@@ -8,7 +8,7 @@ compared at equal progress by their efficiencies: the damage is inversely propor
 import torch
 from torch import Tensor
 
-from risegrad.theory.checks import (
+from risegrad.theory.conditions import (
     check_damage,
     check_matching,
     check_nonzero,
@@ -16,7 +16,7 @@ from risegrad.theory.checks import (
     check_vector,
     tolerance,
 )
-from risegrad.theory.linear import dot, length, matvec, quadratic, top_eigenvalue
+from risegrad.theory.linear_algebra import dot, length, matvec, quadratic, top_eigenvalue
 
 
 def efficiency(H: Tensor, g: Tensor, x: Tensor) -> Tensor:

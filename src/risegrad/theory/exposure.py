@@ -7,16 +7,16 @@ Against every curvature of a given trace, the worst case sees the largest eigenv
 import torch
 from torch import Tensor
 
-from risegrad.calibration import tau
-from risegrad.checks import check_number, check_positive_int
-from risegrad.theory.checks import (
+from risegrad.common.checks import check_number, check_positive_int
+from risegrad.theory.calibration import tau
+from risegrad.theory.conditions import (
     RELATIVE_TOLERANCE,
     check_nonzero,
     check_psd,
     check_symmetric,
     check_vector,
 )
-from risegrad.theory.linear import outer, scaled_identity, top_eigenvalue, trace
+from risegrad.theory.linear_algebra import outer, scaled_identity, top_eigenvalue, trace
 
 
 def fo_exposure(g: Tensor) -> Tensor:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from risegrad.checks import check_number
-from risegrad.theory.checks import (
+from risegrad.common.checks import check_number
+from risegrad.theory.conditions import (
     RELATIVE_TOLERANCE,
     check_damage,
     check_nonzero,
@@ -19,8 +19,8 @@ from risegrad.theory.checks import (
     check_real,
 )
 from risegrad.theory.efficiency import efficiency_gain
-from risegrad.theory.linear import matvec
-from risegrad.theory.local import directional_curvature
+from risegrad.theory.linear_algebra import matvec
+from risegrad.theory.local_model import directional_curvature
 
 SpectralFilter = Callable[[Tensor], Tensor]
 """From eigenvalues (..., d), small to large, to as many factors."""

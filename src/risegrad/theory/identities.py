@@ -2,9 +2,9 @@
 
 from torch import Tensor
 
-from risegrad.calibration import kappa, mean_factor, tau
-from risegrad.checks import check_number, check_positive_int
-from risegrad.theory.checks import (
+from risegrad.common.checks import check_number, check_positive_int
+from risegrad.theory.calibration import kappa, mean_factor, tau
+from risegrad.theory.conditions import (
     Count,
     check_count,
     check_curvature,
@@ -14,8 +14,8 @@ from risegrad.theory.checks import (
     check_symmetric,
     check_vector,
 )
-from risegrad.theory.linear import inverse_root, quadratic, scaled_identity, trace
-from risegrad.theory.local import average_curvature, directional_curvature, fo_damage
+from risegrad.theory.linear_algebra import inverse_root, quadratic, scaled_identity, trace
+from risegrad.theory.local_model import average_curvature, directional_curvature, fo_damage
 
 
 def raw_mean(g: Tensor) -> Tensor:

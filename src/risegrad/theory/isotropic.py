@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from risegrad.calibration import tau
-from risegrad.checks import check_positive_int
-from risegrad.theory.checks import check_real, check_symmetric
-from risegrad.theory.linear import scaled_identity, trace
-from risegrad.theory.local import average_curvature
-from risegrad.theory.shapes import norm_matched_shape
+from risegrad.common.checks import check_positive_int
+from risegrad.theory.calibration import tau
+from risegrad.theory.conditions import check_real, check_symmetric
+from risegrad.theory.drawn_shapes import norm_matched_shape
+from risegrad.theory.linear_algebra import scaled_identity, trace
+from risegrad.theory.local_model import average_curvature
 
 ShapeSampler = Callable[[int], Tensor]
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from risegrad.checks import check_number
-from risegrad.theory.checks import check_psd, check_real
-from risegrad.theory.linear import scaled_identity, trace
+from risegrad.common.checks import check_number
+from risegrad.theory.conditions import check_psd, check_real
+from risegrad.theory.linear_algebra import scaled_identity, trace
 
 
 def kronecker_damage(D: Tensor, S: Tensor, dW: Tensor) -> Tensor:

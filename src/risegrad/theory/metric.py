@@ -9,13 +9,13 @@ of ``x`` is ``metric_squared_norm``.
 import torch
 from torch import Tensor
 
-from risegrad.calibration import kappa, mean_factor
-from risegrad.checks import check_number, check_positive_int
-from risegrad.theory.checks import check_matching, check_nonzero, check_psd, check_vector
+from risegrad.common.checks import check_number, check_positive_int
+from risegrad.theory.calibration import kappa, mean_factor
+from risegrad.theory.conditions import check_matching, check_nonzero, check_psd, check_vector
+from risegrad.theory.drawn_shapes import check_directions, raw_shape
 from risegrad.theory.exposure import exposed_damage
 from risegrad.theory.filters import ridge
-from risegrad.theory.linear import dot, matvec, outer, quadratic, trace
-from risegrad.theory.shapes import check_directions, raw_shape
+from risegrad.theory.linear_algebra import dot, matvec, outer, quadratic, trace
 
 
 def ridge_metric(H: Tensor, rho: float) -> Tensor:

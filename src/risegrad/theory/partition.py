@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from risegrad.calibration import mean_factor, tau
-from risegrad.theory.checks import (
+from risegrad.theory.calibration import mean_factor, tau
+from risegrad.theory.conditions import (
     check_block_queries,
     check_matching,
     check_psd,

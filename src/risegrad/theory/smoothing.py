@@ -8,11 +8,11 @@ import math
 
 from torch import Tensor
 
-from risegrad.calibration import kappa
-from risegrad.checks import check_number, check_positive_int
-from risegrad.theory.checks import check_damage, check_vector
+from risegrad.common.checks import check_number, check_positive_int
+from risegrad.theory.calibration import kappa
+from risegrad.theory.conditions import check_damage, check_vector
 from risegrad.theory.deviation import PROVEN_CONSTANT
-from risegrad.theory.linear import length, top_eigenvalue
+from risegrad.theory.linear_algebra import length, top_eigenvalue
 
 
 def gaussian_norm_moment(d: int, order: int) -> float:

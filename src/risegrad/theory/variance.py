@@ -13,8 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from risegrad.checks import check_number, check_positive_int
-from risegrad.theory.checks import (
+from risegrad.common.checks import check_number, check_positive_int
+from risegrad.theory.conditions import (
     Count,
     check_count,
     check_curvature,
@@ -22,7 +22,7 @@ from risegrad.theory.checks import (
     check_real,
     check_vector,
 )
-from risegrad.theory.linear import dot, matvec, trace
+from risegrad.theory.linear_algebra import dot, matvec, trace
 
 
 class Moments(NamedTuple):

@@ -5,15 +5,15 @@ left as they were found; only ``.grad`` is written, so that any torch optimizer 
 """
 
 from risegrad.zeroth_order.conserve import Conserved, conserve
-from risegrad.zeroth_order.spsa import VARIANTS, Estimate, Variant, spsa
-from risegrad.zeroth_order.walk import RESTORES, Restore
+from risegrad.zeroth_order.line_walk import RESTORES, Restore
+from risegrad.zeroth_order.spsa import VARIANTS, SpsaEstimate, Variant, spsa
 
 __all__ = [
     "RESTORES",
     "VARIANTS",
     "Conserved",
-    "Estimate",
     "Restore",
+    "SpsaEstimate",
     "Variant",
     "conserve",
     "spsa",

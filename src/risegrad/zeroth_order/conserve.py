@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from risegrad.checks import check_int, check_number
-from risegrad.naming import Named
-from risegrad.zeroth_order.parameters import perturbed
-from risegrad.zeroth_order.surroundings import Closure, Surroundings
-from risegrad.zeroth_order.walk import Restore, walking
+from risegrad.common.checks import check_int, check_number
+from risegrad.core.parameter_names import Named
+from risegrad.core.undisturbed import Closure, Surroundings
+from risegrad.zeroth_order.line_walk import Restore, walking
+from risegrad.zeroth_order.perturbed import perturbed
 
 
 @dataclass(frozen=True)

@@ -17,21 +17,21 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from risegrad.calibration import mean_factor
-from risegrad.checks import check_choice, check_int, check_number, check_positive_int
-from risegrad.draws import Draws, drawing_dtype
-from risegrad.naming import Named
-from risegrad.reductions import norm
-from risegrad.zeroth_order.parameters import Perturbed, perturbed
-from risegrad.zeroth_order.surroundings import Closure, Surroundings
-from risegrad.zeroth_order.walk import Restore, walking
+from risegrad.common.checks import check_choice, check_int, check_number, check_positive_int
+from risegrad.core.draws import Draws, drawing_dtype
+from risegrad.core.parameter_names import Named
+from risegrad.core.reductions import norm
+from risegrad.core.undisturbed import Closure, Surroundings
+from risegrad.theory.calibration import mean_factor
+from risegrad.zeroth_order.line_walk import Restore, walking
+from risegrad.zeroth_order.perturbed import Perturbed, perturbed
 
 Variant = Literal["two-sided", "one-sided", "sign"]
 VARIANTS: tuple[Variant, ...] = ("two-sided", "one-sided", "sign")
 
 
 @dataclass(frozen=True)
-class Estimate:
+class SpsaEstimate:
     """What one estimate saw. The estimate itself is in the parameters' ``.grad``."""
 
     plus: tuple[float, ...]
@@ -70,7 +70,7 @@ def spsa(
     norm_matched: bool = False,
     restore: Restore = "copy",
     model: nn.Module | None = None,
-) -> Estimate:
+) -> SpsaEstimate:
     """Estimate the gradient of ``closure()`` and replace the parameters' ``.grad`` by it.
 
     ``params`` are (name, parameter) pairs; those that do not require a gradient are left alone.
@@ -101,7 +101,9 @@ def spsa(
     projected = tuple((high - low) / width for high, low in zip(plus, minus, strict=True))
     factor = mean_factor(chosen.d, q) / q if norm_matched else 1 / q
     _write(chosen, draws, [_coefficient(slope, variant) * factor for slope in projected])
-    return Estimate(plus, minus, projected, chosen.d, _clip([t.grad for t in chosen.tensors], clip))
+    return SpsaEstimate(
+        plus, minus, projected, chosen.d, _clip([t.grad for t in chosen.tensors], clip)
+    )
 
 
 def _losses(

@@ -7,12 +7,12 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from risegrad.continual.budget import Budget
 from risegrad.continual.devices import Devices
-from risegrad.continual.rules import Rule
-from risegrad.continual.session import Group, Session
-from risegrad.continual.train import Loop, SessionTraining
-from risegrad.continual.vision.heads import Head
+from risegrad.continual.session import ParameterGroup, Session
+from risegrad.continual.session_training import Loop, SessionTraining
+from risegrad.continual.training_budget import TrainingBudget
+from risegrad.continual.update_rules import Rule
+from risegrad.continual.vision.classifier_heads import Head
 
 PER_TASK = 8
 
@@ -74,10 +74,14 @@ class Small:
         before = self.head.classes
         self.head.grow(2, torch.Generator().manual_seed(task))
         self.head.double()
-        budget = Budget(**{"epochs": 1, "weight_decay": 0.0, "lr": 0.1, **budget})
+        budget = TrainingBudget(**{"epochs": 1, "weight_decay": 0.0, "lr": 0.1, **budget})
         groups = (
-            Group("body", dict(self.layer.named_parameters()), budget, Rule(rule, q=q, on=on)),
-            Group("head", dict(self.head.named_parameters()), budget, Rule(head_rule, q=q)),
+            ParameterGroup(
+                "body", dict(self.layer.named_parameters()), budget, Rule(rule, q=q, on=on)
+            ),
+            ParameterGroup(
+                "head", dict(self.head.named_parameters()), budget, Rule(head_rule, q=q)
+            ),
         )
         return Session(
             task=task,

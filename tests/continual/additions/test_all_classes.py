@@ -5,7 +5,7 @@ import torch
 
 from continual.tiny import host_of
 from risegrad.continual.additions.all_classes import AllClassesSettings
-from risegrad.continual.train import SessionTraining
+from risegrad.continual.session_training import SessionTraining
 
 
 @pytest.mark.parametrize("naive", [False, True])

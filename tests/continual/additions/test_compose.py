@@ -11,9 +11,9 @@ from risegrad.continual.additions.gpm import GpmSettings
 from risegrad.continual.additions.lwf import LwfSettings
 from risegrad.continual.additions.sam import SamSettings
 from risegrad.continual.catalogue import catalogue
-from risegrad.continual.hosts import HOSTS
-from risegrad.continual.learn import Learner
-from risegrad.continual.run import perform, read_config
+from risegrad.continual.runs import perform, read_config
+from risegrad.continual.stream_learning import Learner
+from risegrad.continual.vision.hosts import HOSTS
 
 HOLDS_THE_PAST = ["replay", "ewc", "lwf", "agem", "gpm", "all-classes"]
 REFUSED = [

@@ -5,8 +5,8 @@ import itertools
 import pytest
 
 from risegrad.continual.additions import ADDITIONS
-from risegrad.continual.hosts import HOSTS
-from risegrad.continual.run import perform, read_config
+from risegrad.continual.runs import perform, read_config
+from risegrad.continual.vision.hosts import HOSTS
 
 ANYWHERE = ("adapter-classifier", "zo-fc", "zo-fc-rise")
 COMPOSES = [

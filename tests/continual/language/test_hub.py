@@ -3,15 +3,15 @@
 import datasets
 import pytest
 
-from risegrad.continual.language import hub
-from risegrad.continual.language.build import build_stream
-from risegrad.continual.language.settings import LanguageStreamSettings
-from risegrad.continual.language.tasks import POOL
+from risegrad.continual.language.streams import text_hub
+from risegrad.continual.language.streams.text_stream_build import build_stream
+from risegrad.continual.language.streams.text_stream_settings import LanguageStreamSettings
+from risegrad.continual.language.streams.text_tasks import POOL
 
 
 def test_every_task_has_a_dataset_with_its_labels():
-    assert set(hub.HUB) == set(POOL)
-    for name, task in hub.HUB.items():
+    assert set(text_hub.HUB) == set(POOL)
+    for name, task in text_hub.HUB.items():
         assert set(task.labels) == set(POOL[name].labels), name
 
 
@@ -53,7 +53,7 @@ def test_every_task_has_a_dataset_with_its_labels():
     ],
 )  # fmt: skip
 def test_rows(name, row, sentence, label):
-    (example,) = hub.as_examples(hub.HUB[name], [row])
+    (example,) = text_hub.as_examples(text_hub.HUB[name], [row])
     assert (example.sentence, example.label) == (sentence, label)
 
 

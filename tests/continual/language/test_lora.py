@@ -9,11 +9,11 @@ from torch import nn
 from torch.nn.functional import dropout
 
 from continual.language.tiny_text import config, make_model
+from risegrad.common.seeds import generator_for
 from risegrad.continual.devices import Devices
-from risegrad.continual.language.lora import add_lora, folded
-from risegrad.continual.language.model import LanguageModelSettings, load_model, wrap
-from risegrad.continual.language.run import make_host, read_config
-from risegrad.continual.seeds import generator_for
+from risegrad.continual.language.language_models import LanguageModelSettings, load_model, wrap
+from risegrad.continual.language.language_run import make_host, read_config
+from risegrad.continual.language.lora_layers import add_lora, folded
 
 
 class Two(nn.Module):

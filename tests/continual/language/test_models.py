@@ -15,10 +15,9 @@ from transformers import (
 
 from continual.language.tiny_text import config, save_model, write_task
 from risegrad.continual.devices import Devices
-from risegrad.continual.language.model import LanguageModelSettings, load_model, wrap
-from risegrad.continual.language.prompts import prompt_limit
-from risegrad.continual.language.run import make_host, read_config
-from risegrad.continual.language.tokens import Limit
+from risegrad.continual.language.language_models import LanguageModelSettings, load_model, wrap
+from risegrad.continual.language.language_run import make_host, read_config
+from risegrad.continual.language.prompt_tokens import Limit, prompt_limit
 
 
 def copied(weights, folder):

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from continual.language.tiny_text import config, save_model
-from risegrad.continual.progress import silent
-from risegrad.continual.run import perform, read_config
+from risegrad.continual.runs import perform, read_config
+from risegrad.continual.session import silent
 
 RUN = """
 import json, os, sys, torch

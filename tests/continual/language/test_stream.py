@@ -6,9 +6,9 @@ import json
 import pytest
 
 from continual.language.tiny_text import write_task
-from risegrad.continual.language.build import build_stream
-from risegrad.continual.language.settings import LanguageStreamSettings
-from risegrad.continual.language.tasks import ORDERS, POOL
+from risegrad.continual.language.streams.text_stream_build import build_stream
+from risegrad.continual.language.streams.text_stream_settings import LanguageStreamSettings
+from risegrad.continual.language.streams.text_tasks import ORDERS, POOL
 
 
 def stream_of(data, *tasks, **changes):

@@ -4,10 +4,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from risegrad.continual.batches import epoch_batches
-from risegrad.continual.language.items import Answered, TextItems
-from risegrad.continual.language.tokens import Limit, tokenized
-from risegrad.files import cache_folder
+from risegrad.common.atomic_files import cache_folder
+from risegrad.continual.batch_plan import epoch_batches
+from risegrad.continual.language.prompt_tokens import Limit, tokenized
+from risegrad.continual.language.text_batches import Answered, TextItems
 
 TEXTS = ["one two three", "red", "four five six seven good bad"]
 

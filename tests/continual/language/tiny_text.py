@@ -20,7 +20,7 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from risegrad.continual.language.tasks import POOL
+from risegrad.continual.language.streams.text_tasks import POOL
 
 WORDS = [
     "red", "green", "blue", "one", "two", "three", "four", "five", "six", "seven", "good", "bad",

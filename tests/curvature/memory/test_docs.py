@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 import risegrad
-from risegrad.curvature.memory.budget import BYTES, LEAST, MOST
-from risegrad.curvature.memory.gather import COLUMNS, DENSE
+from risegrad.curvature.memory.layer_watch import COLUMNS, DENSE
+from risegrad.curvature.memory.memory_size import BYTES, LEAST, MOST
 
 PAGE = (Path(__file__).parents[3] / "docs" / "informed.md").read_text(encoding="utf-8")
 

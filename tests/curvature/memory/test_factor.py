@@ -5,7 +5,7 @@ import torch
 
 from references import assert_close
 from risegrad.curvature.memory.factor import Factor
-from risegrad.curvature.memory.side import Diagonal
+from risegrad.curvature.memory.memory_side import Diagonal
 
 DIM = 7
 

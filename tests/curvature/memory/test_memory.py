@@ -14,7 +14,7 @@ from references import assert_close
 from risegrad import Memory
 from risegrad.curvature.memory.factor import Factor
 from risegrad.curvature.memory.layer_memory import LayerMemory
-from risegrad.curvature.memory.side import Diagonal
+from risegrad.curvature.memory.memory_side import Diagonal
 
 
 def memory(seed=1, model=None, **options):

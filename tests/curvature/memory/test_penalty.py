@@ -8,7 +8,7 @@ from curvature.memory.subjects import bert, dense, gpt2, network, t5, texts, vec
 from curvature.memory.test_sides import Pictures, images, inputs_only, weight_of
 from references import assert_close
 from risegrad.curvature.memory.anchor import Anchor
-from risegrad.curvature.memory.names import named_parameters, role_of
+from risegrad.curvature.memory.layer_names import named_parameters, role_of
 
 SUBJECTS = {
     "linear": (network, vectors),

@@ -21,11 +21,11 @@ from curvature.memory.subjects import (
     with_lora,
 )
 from references import STANDARD_ERRORS, assert_close
-from risegrad.continual.language.lora import add_lora
+from risegrad.continual.language.lora_layers import add_lora
 from risegrad.continual.vision.adapters import Adapter
-from risegrad.curvature.memory import gather
-from risegrad.curvature.memory.layers import all_layers
-from risegrad.curvature.memory.names import named_parameters, role_of
+from risegrad.curvature.memory import layer_watch
+from risegrad.curvature.memory.covered_layers import all_layers
+from risegrad.curvature.memory.layer_names import named_parameters, role_of
 
 ATTENTION = "encoder.block.0.layer.0.SelfAttention."
 
@@ -380,11 +380,11 @@ def test_sketches_find_the_top_of_large_factors(monkeypatch, rank):
     drawn = generator()
     rows = torch.randn(9, 40, generator=drawn, dtype=torch.float64)
     rows *= torch.logspace(1, -1, 9, dtype=torch.float64)[:, None]
-    exact = gather.Moments(40, None, 0)
+    exact = layer_watch.GatheredMoments(40, None, 0)
     exact.add(rows)
     expected = exact.factor(9.0).truncated(rank)
-    monkeypatch.setattr(gather, "DENSE", 8)
-    sketch = gather.Moments(40, rank, 0)
+    monkeypatch.setattr(layer_watch, "DENSE", 8)
+    sketch = layer_watch.GatheredMoments(40, rank, 0)
     for part in rows.split(4):
         sketch.add(part)
     assert sketch.columns < 40

@@ -17,8 +17,8 @@ from curvature.memory.subjects import (
     with_lora,
 )
 from references import assert_close
-from risegrad.curvature.memory.names import named_parameters, role_of
-from risegrad.curvature.memory.sides import Bound
+from risegrad.curvature.memory.layer_names import named_parameters, role_of
+from risegrad.curvature.memory.parameter_sides import Bound
 
 Q = "encoder.block.0.layer.0.SelfAttention.q"
 

@@ -14,12 +14,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from lab import fake_workload
-from risegrad.inputs import essential
-from risegrad.lab.execute import DONE, execute, order_for
-from risegrad.lab.experiment import load_experiment
-from risegrad.lab.grid import expand
-from risegrad.lab.records import sealed, write_record
-from risegrad.settings import digest
+from risegrad.common.run_inputs import essential
+from risegrad.common.settings import digest
+from risegrad.lab.experiments.experiment_file import load_experiment
+from risegrad.lab.experiments.run_cells import expand
+from risegrad.lab.records.record import sealed, write_record
+from risegrad.lab.running.run_execution import DONE, execute, order_for
 
 HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>\"'`|&{}$%\\"
 

@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 
 from lab.report.made_up import hostile, record, save, whole_study
-from risegrad.lab.commands import report
-from risegrad.lab.records import read_record
-from risegrad.lab.report.page import page
-from risegrad.lab.report.report import build
+from risegrad.lab.commands import report_command
+from risegrad.lab.records.record import read_record
+from risegrad.lab.report.report_page import page
+from risegrad.lab.report.report_parts import build
 
 
 def run(*argv: str | Path) -> int:
     """As the command line does it: parse, plan, do."""
     parser = argparse.ArgumentParser()
-    report.add_arguments(parser)
-    return report.plan(parser.parse_args([str(word) for word in argv]))()
+    report_command.add_arguments(parser)
+    return report_command.plan(parser.parse_args([str(word) for word in argv]))()
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from lab.report.made_up import hostile, record, save, whole_study
-from risegrad.lab.records import RecordError, read_records
-from risegrad.lab.report.report import build
-from risegrad.lab.report.write import write_report
+from risegrad.lab.records.record import RecordError, read_records
+from risegrad.lab.report.report_files import write_report
+from risegrad.lab.report.report_parts import build
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium")

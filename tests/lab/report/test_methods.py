@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from lab.report.made_up import HOSTILE, record, save
-from risegrad.lab.records import read_records
-from risegrad.lab.report.findings import headline
-from risegrad.lab.report.methods import Method, methods
-from risegrad.lab.report.page import report_page
-from risegrad.lab.report.report import build
-from risegrad.pages.blocks import Figure, Fold
-from risegrad.pages.tables import Table
+from risegrad.lab.records.record import read_records
+from risegrad.lab.report.report_findings import headline
+from risegrad.lab.report.report_methods import Method, methods
+from risegrad.lab.report.report_page import report_page
+from risegrad.lab.report.report_parts import build
+from risegrad.pages.page_blocks import ChartFigure, Fold, Paragraph
+from risegrad.pages.page_tables import Table
 
 
 def swept(label: str, rate: Any, seed: int = 0, **more: Any) -> dict[str, Any]:
@@ -84,10 +84,14 @@ def test_the_page_goes_from_the_finding_to_the_details(tmp_path: Path) -> None:
     first, *others = page.parts
     assert first.question
     assert first.finding.startswith("Average accuracy of 1 row against FO: 1 ")
-    assert [type(block) for block in first.blocks[:2]] == [Figure, Table]
+    assert [type(block) for block in first.blocks[:3]] == [ChartFigure, Paragraph, Table]
     assert page.title == "The demo: digits on a small transformer"  # of the experiment's own file
     details = next(part for part in others if part.title.startswith("Details"))
     assert all(isinstance(block, Fold) for block in details.blocks)
+    said = first.blocks[1].text
+    assert "Fgt: forgetting: points that old tasks lost until the end." in said
+    assert "FO: first-order: " in said
+    assert "ZO" not in said  # no row of this name
     spelled = {word for word, _ in page.glossary}
     assert {"Avg", "Last", "Fgt", "New", "FO", "ZO"} <= spelled
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from risegrad.lab.report.paper_tables import TABLES, Figure, find
+from risegrad.lab.report.paper_tables import TABLES, PaperFigure, find
 
 
 def test_every_row_is_complete() -> None:
@@ -35,7 +35,11 @@ def test_find(table: str, row: str, column: str, section: str, expected: tuple[f
 
 def test_deviations_are_those_of_the_language_table() -> None:
     order = find("2", "RISE", "Standard CL Benchmark Order 1", "SeqLoRA")
-    assert order.figures == (Figure(74.85, 1.95), Figure(89.46, 0.09), Figure(7.01, 2.21))
+    assert order.figures == (
+        PaperFigure(74.85, 1.95),
+        PaperFigure(89.46, 0.09),
+        PaperFigure(7.01, 2.21),
+    )
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ import pytest
 from scipy import stats
 
 from lab.report.made_up import record, save, whole_study
-from risegrad.lab.records import read_records
-from risegrad.lab.report.page import page
-from risegrad.lab.report.plain import plain
-from risegrad.lab.report.report import Chapter, Report, build
-from risegrad.pages.tables import Cell, Column, Line, Section, Table, ranked
+from risegrad.lab.records.record import read_records
+from risegrad.lab.report.report_page import page
+from risegrad.lab.report.report_parts import Chapter, Report, build
+from risegrad.lab.report.terminal_tables import plain
+from risegrad.pages.page_tables import Column, Line, Section, Table, TableCell, ranked
 
 
 def built(folder: Path, *contents: dict[str, Any], baseline: str | None = None) -> Report:
@@ -35,7 +35,7 @@ def with_metric(label: str, seed: int, value: float | None, **more: Any) -> dict
     return content
 
 
-def cells(table: Table) -> dict[str, tuple[Cell | None, ...]]:
+def cells(table: Table) -> dict[str, tuple[TableCell | None, ...]]:
     return {line.label: line.cells for section in table.sections for line in section.lines}
 
 
@@ -43,14 +43,14 @@ def test_runs_that_differ_in_the_seed_share_a_row(tmp_path: Path) -> None:
     values = [70.0, 71.0, 75.0]
     report = built(tmp_path, *(with_metric("FO", seed, v) for seed, v in enumerate(values)))
     last, seeds = cells(only(report).results)["FO"]
-    assert last == Cell("72.00", "± 2.65", order=72.0)
-    assert seeds == Cell("3", order=3)
+    assert last == TableCell("72.00", "± 2.65", order=72.0)
+    assert seeds == TableCell("3", order=3)
     assert report.remarks == ()
 
 
 def test_one_seed_has_no_deviation_and_null_no_figure(tmp_path: Path) -> None:
     report = built(tmp_path, with_metric("FO", 0, 70.0), with_metric("ZO", 0, None))
-    assert cells(only(report).results)["FO"][0] == Cell("70.00", order=70.0)
+    assert cells(only(report).results)["FO"][0] == TableCell("70.00", order=70.0)
     assert cells(only(report).results)["ZO"][0] is None
 
 
@@ -197,14 +197,16 @@ def test_overheads_are_relative_to_the_baseline_at_the_same_seed(tmp_path: Path)
     assert table is not None
     seconds, ratio, *_ = cells(table)["RISE"]
     assert seconds is not None
-    assert ratio == Cell("1.50", "[1.50, 1.50]", order=1.5)
+    assert ratio == TableCell("1.50", "[1.50, 1.50]", order=1.5)
     assert seconds.order == pytest.approx(np.mean([3.0, 6.0, 12.0]))
     assert "1 of 6 runs had been interrupted" in table.notes[1]
 
 
 def test_the_best_and_the_second_are_marked_whoever_they_are() -> None:
     values = [3.0, 1.0, 2.004, 2.001, None]
-    lines = tuple(Line(str(v), (None if v is None else Cell(str(v), order=v),) * 3) for v in values)
+    lines = tuple(
+        Line(str(v), (None if v is None else TableCell(str(v), order=v),) * 3) for v in values
+    )
     columns = (Column("up", better=1), Column("down", better=-1), Column("neither"))
     table = ranked(Table("", "", columns, (Section("a", lines[:2]), Section("b", lines[2:]))))
     found = [
@@ -224,7 +226,7 @@ def test_tables_of_the_paper_have_all_its_rows_and_ours_in_place(tmp_path: Path)
     assert [cell and cell.paper for cell in rise.cells] == ["89.75", "84.73", "4.25"]
     missing = vision.sections[0].lines[0]
     assert missing.label == "Learnable Cls."
-    assert missing.cells[0] == Cell("–", paper="85.61")  # noqa: RUF001
+    assert missing.cells[0] == TableCell("–", paper="85.61")  # noqa: RUF001
     control = vision.sections[1].lines[-1]
     assert control.label == "ZO-FC, scaled FO"
     assert control.cells[0] is not None
@@ -242,7 +244,7 @@ def test_other_scores_and_metrics_have_tables(tmp_path: Path) -> None:
     content["result"]["metrics"]["odd_one"] = 4.0
     chapter = only(built(tmp_path, content))
     (odd,) = chapter.more
-    assert cells(odd)["FO"] == (Cell("4.00", order=4.0),)
+    assert cells(odd)["FO"] == (TableCell("4.00", order=4.0),)
     assert chapter.scores is not None
     assert chapter.scores.groups == [("accuracy", 3), ("constrained", 3)]
     texts = [cell and cell.text for cell in cells(chapter.scores)["FO"]]

@@ -7,21 +7,23 @@ from pathlib import Path
 import pytest
 
 from lab.report.made_up import record, save, whole_study
-from risegrad.continual.run import read_config
-from risegrad.lab import library
-from risegrad.lab.experiment import load_experiment
-from risegrad.lab.grid import Cell, expand
-from risegrad.lab.records import Identity, Record, Result, Run, read_records
+from risegrad.continual.runs import read_config
+from risegrad.lab.experiments import experiment_library
+from risegrad.lab.experiments.experiment_file import load_experiment
+from risegrad.lab.experiments.run_cells import RunCell, expand
+from risegrad.lab.records.record import Identity, Record, Result, Run, read_records
+from risegrad.lab.report.paper_settings import departures, setting
 from risegrad.lab.report.paper_tables import find
-from risegrad.lab.report.report import build
-from risegrad.lab.report.settings_of_paper import departures, setting
+from risegrad.lab.report.report_parts import build
 
 AS_PRINTED = [
-    name for name in library.experiments() if name.startswith("table") and "cpu" not in name
+    name
+    for name in experiment_library.experiments()
+    if name.startswith("table") and "cpu" not in name
 ]
 
 
-def differences(cell: Cell) -> tuple[str, ...]:
+def differences(cell: RunCell) -> tuple[str, ...]:
     paper = cell.row.paper
     assert paper is not None
     found = Record(
@@ -31,7 +33,7 @@ def differences(cell: Cell) -> tuple[str, ...]:
     return departures(found, find(paper.table, paper.row, paper.column, cell.row.section))
 
 
-def paper_cells(name: str, *overrides: str) -> list[Cell]:
+def paper_cells(name: str, *overrides: str) -> list[RunCell]:
     cells = expand(load_experiment(name, ["seeds=[0]", *overrides]), read_config)
     return [cell for cell in cells if cell.row.paper]
 

@@ -8,10 +8,10 @@ import re
 import pytest
 
 from lab.report.made_up import HOSTILE
-from risegrad.lab.report.estimates import Interval, Spread
-from risegrad.lab.report.paper_tables import Figure
-from risegrad.lab.report.text import interval_text, spread_text
-from risegrad.pages.text import for_latex, for_markdown, for_script, number, signed, visible
+from risegrad.common.intervals import Interval, Spread
+from risegrad.lab.report.paper_tables import PaperFigure
+from risegrad.lab.report.report_text import interval_text, spread_text
+from risegrad.pages.page_text import for_latex, for_markdown, for_script, number, signed, visible
 
 
 def test_visible_text_is_one_line_without_acting_characters() -> None:
@@ -49,5 +49,5 @@ def test_numbers() -> None:
     assert number(-0.001) == "0.00"
     assert signed(0.5) == "+0.50"
     assert spread_text(Spread(88.391, 0.4, 3)) == "88.39 ± 0.40"
-    assert spread_text(Figure(88.39)) == "88.39"
+    assert spread_text(PaperFigure(88.39)) == "88.39"
     assert interval_text(Interval(1, -0.5, 2.5, 3)) == "[−0.50, +2.50]"  # noqa: RUF001

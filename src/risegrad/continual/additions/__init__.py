@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from risegrad.checks import check_choice
+from risegrad.common.checks import check_choice
+from risegrad.common.settings import read, wrong
+from risegrad.continual.additions.addition import AdditionSettings
 from risegrad.continual.additions.agem import AgemSettings
 from risegrad.continual.additions.all_classes import AllClassesSettings
-from risegrad.continual.additions.base import AdditionSettings
-from risegrad.continual.additions.compose import check_composition
+from risegrad.continual.additions.composition import check_composition
 from risegrad.continual.additions.ewc import EwcSettings
 from risegrad.continual.additions.gpm import GpmSettings
 from risegrad.continual.additions.lwf import LwfSettings
 from risegrad.continual.additions.replay import ReplaySettings
 from risegrad.continual.additions.sam import SamSettings
-from risegrad.settings import read, wrong
 
 __all__ = ["ADDITIONS", "AdditionSettings", "check_composition", "read_additions"]
 

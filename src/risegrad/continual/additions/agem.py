@@ -9,8 +9,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from risegrad.checks import check_number
-from risegrad.continual.additions.base import AdditionSettings, Training
+from risegrad.common.checks import check_number
+from risegrad.continual.additions.addition import AdditionSettings, Training
 from risegrad.continual.additions.reservoir import Remembering
 
 

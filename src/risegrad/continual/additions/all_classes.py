@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from risegrad.continual.additions.base import Addition, AdditionSettings
+from risegrad.continual.additions.addition import Addition, AdditionSettings
 
 
 @dataclass(frozen=True)

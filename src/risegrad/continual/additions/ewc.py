@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from risegrad.checks import check_choice, check_number
-from risegrad.continual.additions.base import Addition, AdditionSettings, Training
-from risegrad.continual.seeds import generator_for
-from risegrad.continual.session import Batch, Ref, Session
+from risegrad.common.checks import check_choice, check_number
+from risegrad.common.seeds import generator_for
+from risegrad.continual.additions.addition import Addition, AdditionSettings, Training
+from risegrad.continual.session import Ref, Session, SessionBatch
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,9 @@ class Ewc(Addition):
         self.fisher = {name: value.to(device) for name, value in self.fisher.items()}
         self.center = {name: value.to(device) for name, value in self.center.items()}
 
-    def penalty(self, session: Session, batch: Batch, logits: Tensor | None) -> Tensor | None:
+    def penalty(
+        self, session: Session, batch: SessionBatch, logits: Tensor | None
+    ) -> Tensor | None:
         terms = [
             (fisher * (_overlap(parameter, fisher) - self.center[name]).square()).sum()
             for name, parameter in session.parameters.items()

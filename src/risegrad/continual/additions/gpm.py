@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
-from risegrad.checks import check_number
-from risegrad.continual.additions.base import Addition, AdditionSettings, Training
-from risegrad.continual.rules import SHAPERS
-from risegrad.continual.seeds import generator_for
-from risegrad.continual.session import Group, Ref, Session
+from risegrad.common.checks import check_number
+from risegrad.common.seeds import generator_for
+from risegrad.continual.additions.addition import Addition, AdditionSettings, Training
+from risegrad.continual.session import ParameterGroup, Ref, Session
+from risegrad.continual.update_rules import SHAPERS
 
 NOISE = 1e-12
 """Directions with less than this share of the inputs' energy are rounding."""
@@ -169,13 +169,13 @@ def _projecting(
     return project
 
 
-def _groups(session: Session) -> list[Group]:
+def _groups(session: Session) -> list[ParameterGroup]:
     """Those that have linear layers."""
     weights = {layer.weight for layer in session.linears.values()}
     return [g for g in session.groups if not weights.isdisjoint(g.parameters.values())]
 
 
-def _check_group(group: Group) -> None:
+def _check_group(group: ParameterGroup) -> None:
     """The step must lie in the span of the projected gradients, or nothing is guaranteed."""
     reason = ""
     if group.budget.optimizer != "sgd":

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.nn.functional import log_softmax, softmax
 
-from risegrad.checks import check_number
-from risegrad.continual.additions.base import Addition, AdditionSettings, Training
-from risegrad.continual.session import Batch, Session
+from risegrad.common.checks import check_number
+from risegrad.continual.additions.addition import Addition, AdditionSettings, Training
+from risegrad.continual.session import Session, SessionBatch
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,16 @@ class Lwf(Addition):
     def __init__(self, settings: LwfSettings) -> None:
         self.settings = settings
         self._teacher: dict[str, Tensor] = {}
-        self._known: tuple[Batch, Tensor] | None = None
+        self._known: tuple[SessionBatch, Tensor] | None = None
 
     def begin(self, training: Training) -> None:
         parameters = training.session.parameters
         self._teacher = {name: p.detach().clone() for name, p in parameters.items()}
         self._known = None
 
-    def penalty(self, session: Session, batch: Batch, logits: Tensor | None) -> Tensor | None:
+    def penalty(
+        self, session: Session, batch: SessionBatch, logits: Tensor | None
+    ) -> Tensor | None:
         if session.seen_before == 0:
             return None
         assert logits is not None  # needs_logits
@@ -64,7 +66,7 @@ class Lwf(Addition):
     def end(self, training: Training) -> None:
         self._teacher, self._known = {}, None
 
-    def _taught(self, session: Session, batch: Batch) -> Tensor:
+    def _taught(self, session: Session, batch: SessionBatch) -> Tensor:
         """Computed once per batch, however often the loss on it is evaluated."""
         if self._known is None or self._known[0] is not batch:
             assert session.logits is not None  # needs_logits

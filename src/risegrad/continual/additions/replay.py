@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from risegrad.checks import check_number
-from risegrad.continual.additions.base import AdditionSettings
+from risegrad.common.checks import check_number
+from risegrad.continual.additions.addition import AdditionSettings
 from risegrad.continual.additions.reservoir import Remembering
 from risegrad.continual.session import Ref
 

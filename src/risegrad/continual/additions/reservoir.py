@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from risegrad.continual.additions.base import Addition, Training
-from risegrad.continual.seeds import generator_for
+from risegrad.common.seeds import generator_for
+from risegrad.continual.additions.addition import Addition, Training
 from risegrad.continual.session import Ref
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from risegrad.checks import check_number
-from risegrad.inputs import Hub, Local, Reading
-from risegrad.optional import need
+from risegrad.common.checks import check_number
+from risegrad.common.optional_imports import need
+from risegrad.common.run_inputs import Hub, Local, Reading
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from risegrad.continual.vision.heads import class_means
-from risegrad.continual.vision.kit import Kit
+from risegrad.continual.vision.classifier_heads import class_means
+from risegrad.continual.vision.vision_kit import Kit
 
 
 def prototypes(kit: Kit, task: int, adapters: nn.ModuleList | None, key: str | None) -> Tensor:

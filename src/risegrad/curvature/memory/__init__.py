@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from risegrad.lazy import lookup
+from risegrad.common.lazy_names import lookup
 
 if TYPE_CHECKING:
     from risegrad.curvature.memory.anchor import Anchor
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from risegrad.curvature.memory.factor import Factor
     from risegrad.curvature.memory.layer_memory import LayerMemory
     from risegrad.curvature.memory.memory import Memory
+    from risegrad.curvature.memory.memory_side import Diagonal
+    from risegrad.curvature.memory.parameter_sides import Bound, ParameterSides
     from risegrad.curvature.memory.remembering import remember
     from risegrad.curvature.memory.retraction import retract
-    from risegrad.curvature.memory.side import Diagonal
-    from risegrad.curvature.memory.sides import Bound, ParameterSides
 
 __all__ = [
     "Anchor",

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from risegrad.curvature.memory.layer_memory import LayerMemory
-from risegrad.curvature.memory.names import Role, named_parameters, role_of
-from risegrad.curvature.memory.sides import scalings
+from risegrad.curvature.memory.layer_names import Role, named_parameters, role_of
+from risegrad.curvature.memory.parameter_sides import scalings
 
 
 @dataclass(frozen=True)

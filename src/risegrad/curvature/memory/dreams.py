@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from risegrad.checks import check_int, check_number, check_positive_int
-from risegrad.curvature.forms import IGNORED
-from risegrad.curvature.objective import evaluating
-from risegrad.draws import mix
-from risegrad.zeroth_order.surroundings import Generators
+from risegrad.common.checks import check_int, check_number, check_positive_int
+from risegrad.core.draws import mix
+from risegrad.core.undisturbed import Generators
+from risegrad.curvature.operators.batch_forms import IGNORED
+from risegrad.curvature.operators.objective import evaluating
 
 Batch = dict[str, Tensor]
 

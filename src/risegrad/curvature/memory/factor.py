@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from risegrad.checks import check_positive_int
-from risegrad.curvature.memory.side import Side, check_damping, named
+from risegrad.common.checks import check_positive_int
+from risegrad.curvature.memory.memory_side import Side, check_damping, named
 
 NEGATIVE = 1e-4
 """Eigenvalues below minus this share of the largest are no rounding."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from risegrad.curvature.memory.layers import MAPS, sizes_of
-from risegrad.curvature.memory.side import Side
+from risegrad.curvature.memory.covered_layers import MAPS, sizes_of
+from risegrad.curvature.memory.memory_side import Side
 
 PARTS = {"norm": ("weight", "bias")} | dict.fromkeys(MAPS, ("inputs", "outputs"))
 """A map has the second moments S of its inputs and D of the gradients at its outputs, and its

@@ -7,20 +7,86 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from risegrad.blocks import listing
-from risegrad.checks import check_number, check_positive_int
+from risegrad.common.checks import check_number, check_positive_int
+from risegrad.core.blocks import listing
 from risegrad.curvature.memory.anchor import Anchor, anchor_of, layer_damages
-from risegrad.curvature.memory.fits import check_fits
+from risegrad.curvature.memory.covered_layers import all_layers
+from risegrad.curvature.memory.factor import Factor
 from risegrad.curvature.memory.layer_memory import LayerMemory
-from risegrad.curvature.memory.saving import read_memory, write_memory
-from risegrad.curvature.memory.side import Side
-from risegrad.curvature.memory.sides import Bound, Named, ParameterSides
-from risegrad.curvature.memory.table import table
+from risegrad.curvature.memory.memory_files import read_memory, write_memory
+from risegrad.curvature.memory.memory_side import Side
+from risegrad.curvature.memory.parameter_sides import Bound, Named, ParameterSides
+
+if TYPE_CHECKING:
+    from risegrad.curvature.memory.layer_memory import LayerMemory
+
+DAMPING = 0.3
+"""The damping at which directions are counted."""
+
+
+def table(memory: Memory, damping: float = DAMPING) -> str:
+    wide = max(len(name) for name in memory)
+    head = [
+        f"memory of {len(memory)} layers, {size(memory.bytes)}, {_kept(memory)}",
+        f"{'layer':{wide}} {'kind':10} {'examples':>8} {'eff. dim of in x out':>24} {'bytes':>9}",
+    ]
+    rows = [_row(name.ljust(wide), layer, damping) for name, layer in memory.items()]
+    tail = [f"effective dimension at damping {damping:g}"]
+    if memory.uncovered:
+        tail.append(f"not covered, left as plain training leaves it ({len(memory.uncovered)}):")
+        tail += [f"  {name}: {reason}" for name, reason in memory.uncovered.items()]
+    return "\n".join(head + rows + tail)
+
+
+def _row(name: str, layer: LayerMemory, damping: float) -> str:
+    sides = [f"{side.effective_dimension(damping):.1f}/{side.dim}" for side in layer.parts.values()]
+    return (
+        f"{name} {layer.kind:10} {layer.examples:8d} {' x '.join(sides):>24} {size(layer.bytes):>9}"
+    )
+
+
+def _kept(memory: Memory) -> str:
+    chosen = ", chosen by the byte budget" if memory.source.get("rank") == "budget" else ""
+    factors = [s for layer in memory.values() for s in layer.parts.values()]
+    if memory.rank is None or all(isinstance(s, Factor) and s.rank is None for s in factors):
+        return f"full factors{chosen}"
+    return f"{memory.rank} eigenpairs of each factor and one number for the rest{chosen}"
+
+
+def size(count: int) -> str:
+    """Bytes for people.
+
+    >>> size(1536)
+    '1.5 KiB'
+    """
+    if count < 1024:
+        return f"{count} B"
+    return f"{count / 1024:.1f} KiB" if count < 2**20 else f"{count / 2**20:.1f} MiB"
+
+
+def check_fits(memory: Mapping[str, LayerMemory], model: nn.Module) -> None:
+    """Every remembered layer is in the model with its kind and shape; an error names the others."""
+    layers = all_layers(model)
+    wrong = []
+    for name, kept in memory.items():
+        layer = layers.get(name)
+        if layer is None:
+            wrong.append(f"{name} (missing)")
+        elif (layer.kind, layer.shape) != (kept.kind, tuple(kept.shape)):
+            wrong.append(
+                f"{name} ({layer.kind} {layer.shape} in the model, {kept.kind} "
+                f"{tuple(kept.shape)} in the memory)"
+            )
+    if wrong:
+        raise ValueError(
+            f"the memory is not one of this model: {listing(wrong)}; the model has "
+            f"{listing([*layers])}"
+        )
 
 
 class Memory(Mapping[str, LayerMemory]):

@@ -10,26 +10,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from risegrad.blocks import listing
-from risegrad.checks import check_int, check_positive_int
-from risegrad.curvature.forms import form_of, moved, size_of
-from risegrad.curvature.memory.budget import BYTES, rank_for
+from risegrad.common.checks import check_int, check_positive_int
+from risegrad.core.blocks import listing
+from risegrad.core.draws import mix
+from risegrad.core.undisturbed import Buffer, Generators
+from risegrad.curvature.memory.covered_layers import Layer, chosen_layers
 from risegrad.curvature.memory.layer_memory import PARTS, LayerMemory
-from risegrad.curvature.memory.layers import Layer, chosen_layers
+from risegrad.curvature.memory.layer_names import named_parameters, role_of
+from risegrad.curvature.memory.layer_watch import Watched, watching
 from risegrad.curvature.memory.memory import Memory
-from risegrad.curvature.memory.names import named_parameters, role_of
-from risegrad.curvature.memory.outputs import (
+from risegrad.curvature.memory.memory_side import Side
+from risegrad.curvature.memory.memory_size import BYTES, rank_for
+from risegrad.curvature.memory.remembered_outputs import (
     Of,
     Reading,
     choose_rows,
     drawn_score,
     probed_score,
 )
-from risegrad.curvature.memory.side import Side
-from risegrad.curvature.memory.watch import Watched, watching
-from risegrad.curvature.objective import Batches, evaluating
-from risegrad.draws import mix
-from risegrad.zeroth_order.surroundings import Buffer, Generators
+from risegrad.curvature.operators.batch_forms import form_of, moved, size_of
+from risegrad.curvature.operators.objective import Batches, evaluating
 
 Progress = Callable[[int, int | None], None]
 """Called with the examples seen and those asked for (None: all there are)."""

@@ -13,12 +13,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from risegrad.checks import check_choice, check_number
+from risegrad.common.checks import check_choice, check_number
+from risegrad.core.parameter_names import plain_name
 from risegrad.curvature.memory.anchor import Anchor, Moved, layer_damages, moved_parameters
+from risegrad.curvature.memory.layer_names import Role, named_parameters
 from risegrad.curvature.memory.memory import Memory
-from risegrad.curvature.memory.names import Role, named_parameters
-from risegrad.curvature.memory.side import Diagonal
-from risegrad.naming import plain_name
+from risegrad.curvature.memory.memory_side import Diagonal
 
 
 @torch.no_grad()

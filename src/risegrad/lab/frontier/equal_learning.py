@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
-from risegrad.checks import check_choice
+from risegrad.common.checks import check_choice
+from risegrad.common.intervals import Interval, interval
+from risegrad.common.optional_imports import need
 from risegrad.lab.frontier.frontier_curves import Curve, RunPoint, SweepSetting, curves, together
-from risegrad.lab.report.estimates import Interval, interval
-from risegrad.optional import need
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -24,7 +24,7 @@ Verdict = Literal["less", "more", "open", "no common range", "learned nothing"]
 
 
 @dataclass(frozen=True)
-class Comparison:
+class EqualLearning:
     """A method beside the reference at one amount of learning."""
 
     method: str
@@ -48,19 +48,19 @@ class Comparison:
         return "less" if self.difference.mean < 0 else "more"
 
 
-def compare(method: Curve, reference: Curve, level: float | None = None) -> Comparison:
+def compare(method: Curve, reference: Curve, level: float | None = None) -> EqualLearning:
     """``method`` beside ``reference``, by default at the most learning that both reach."""
     if not method.front:
-        return Comparison(method.name, reference.name, None, learned_nothing=True)
+        return EqualLearning(method.name, reference.name, None, learned_nothing=True)
     common = common_range(method, reference)
     if common is None:
-        return Comparison(method.name, reference.name, None)
+        return EqualLearning(method.name, reference.name, None)
     at = common[1] if level is None else level
     if not common[0] <= at <= common[1]:
-        return Comparison(method.name, reference.name, None)
+        return EqualLearning(method.name, reference.name, None)
     mine, theirs = method.forgotten_at(at), reference.forgotten_at(at)
     paired = sorted(mine.keys() & theirs.keys())
-    return Comparison(
+    return EqualLearning(
         method.name,
         reference.name,
         at,
@@ -108,12 +108,12 @@ class Frontier:
             else together(f"best of {' and '.join(self.references)}", parts)
         )
 
-    def compare(self, method: str, level: float | None = None) -> Comparison:
+    def compare(self, method: str, level: float | None = None) -> EqualLearning:
         check_choice("method", method, self.curves)
         return compare(self.curves[method], self.reference, level)
 
     @cached_property
-    def comparisons(self) -> tuple[Comparison, ...]:
+    def comparisons(self) -> tuple[EqualLearning, ...]:
         """Every method but the references, the one that forgets least of the reference first."""
         found = [self.compare(name) for name in self.curves if name not in self.references]
         return tuple(sorted(found, key=_rank))
@@ -157,12 +157,12 @@ class Frontier:
         return found
 
 
-def _rank(found: Comparison) -> tuple[int, float]:
+def _rank(found: EqualLearning) -> tuple[int, float]:
     order = {"less": 0, "open": 1, "more": 2, "no common range": 3, "learned nothing": 4}
     return order[found.verdict], found.difference.mean if found.difference else 0.0
 
 
-def _finding(found: Comparison) -> str:
+def _finding(found: EqualLearning) -> str:
     mine, theirs, less = found.forgotten, found.of_reference, found.difference
     if found.level is None or mine is None or theirs is None or less is None:
         raise ValueError(f"{found.method!r} was not compared: {found.verdict}")

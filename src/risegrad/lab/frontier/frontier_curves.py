@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
 
-from risegrad.lab.report.estimates import interval
+from risegrad.common.intervals import interval
 
 
 @dataclass(frozen=True)

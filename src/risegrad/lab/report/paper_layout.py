@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from risegrad.lab.report.contents import column, measured
+from risegrad.lab.report.experiment_tables import column, measured
 from risegrad.lab.report.metric_names import PAPER
-from risegrad.lab.report.paper_tables import TABLES, Figure, PaperRow, PaperTable, plain_name
-from risegrad.lab.report.rows import Experiment, ResultRow
-from risegrad.lab.report.settings_of_paper import setting
-from risegrad.pages.tables import Cell, Line, Table, by_section, ranked
+from risegrad.lab.report.paper_settings import setting
+from risegrad.lab.report.paper_tables import TABLES, PaperFigure, PaperRow, PaperTable, plain_name
+from risegrad.lab.report.result_rows import ReportedExperiment, ResultRow
+from risegrad.pages.page_tables import Line, Table, TableCell, by_section, ranked
 
 OURS_ONLY = "Not in the paper"
 
 
 @dataclass(frozen=True)
-class Group:
+class PaperGroup:
     """A column of the paper's table, and the rows of ours that stand in it.
 
     Those are rows of one experiment that differ from the paper's setting in the same things.
     """
 
     column: int
-    experiment: Experiment
+    experiment: ReportedExperiment
     apart: tuple[str, ...]
 
     def rows(self, table: PaperTable) -> list[ResultRow]:
@@ -34,7 +34,7 @@ class Group:
         return name if self.apart else f"{table.columns[self.column]} ({name})"
 
 
-def _in_column(table: PaperTable, group: Group) -> list[ResultRow]:
+def _in_column(table: PaperTable, group: PaperGroup) -> list[ResultRow]:
     return [
         row
         for row in group.experiment.rows
@@ -42,7 +42,7 @@ def _in_column(table: PaperTable, group: Group) -> list[ResultRow]:
     ]
 
 
-def paper_layouts(experiments: Sequence[Experiment]) -> list[Table]:
+def paper_layouts(experiments: Sequence[ReportedExperiment]) -> list[Table]:
     """The tables for which there is at least one row of ours.
 
     Rows in the paper's setting share one; all others stand below a heading that says what differs.
@@ -56,9 +56,9 @@ def paper_layouts(experiments: Sequence[Experiment]) -> list[Table]:
     return found
 
 
-def _groups(table: PaperTable, experiments: Sequence[Experiment]) -> list[Group]:
+def _groups(table: PaperTable, experiments: Sequence[ReportedExperiment]) -> list[PaperGroup]:
     columns = (
-        Group(index, experiment, ())
+        PaperGroup(index, experiment, ())
         for index in range(len(table.columns))
         for experiment in experiments
     )
@@ -69,7 +69,7 @@ def _groups(table: PaperTable, experiments: Sequence[Experiment]) -> list[Group]
     ]
 
 
-def _beside(table: PaperTable, groups: Sequence[Group]) -> Table:
+def _beside(table: PaperTable, groups: Sequence[PaperGroup]) -> Table:
     left_out = [
         name
         for index, name in enumerate(table.columns)
@@ -80,7 +80,7 @@ def _beside(table: PaperTable, groups: Sequence[Group]) -> Table:
     return _layout(table, groups, caption, notes)
 
 
-def _elsewhere(table: PaperTable, group: Group) -> Table:
+def _elsewhere(table: PaperTable, group: PaperGroup) -> Table:
     caption = (
         f"Table {table.number} in another setting; the paper: {setting(table, group.column)}; "
         f"here ({group.experiment.name}): {', '.join(group.apart)}"
@@ -89,7 +89,7 @@ def _elsewhere(table: PaperTable, group: Group) -> Table:
 
 
 def _layout(
-    table: PaperTable, groups: Sequence[Group], caption: str, notes: Sequence[str]
+    table: PaperTable, groups: Sequence[PaperGroup], caption: str, notes: Sequence[str]
 ) -> Table:
     titles = [group.title(table) for group in groups]
     return ranked(
@@ -103,7 +103,7 @@ def _layout(
     )
 
 
-def _paper_lines(table: PaperTable, groups: Sequence[Group]) -> Iterator[tuple[str, Line]]:
+def _paper_lines(table: PaperTable, groups: Sequence[PaperGroup]) -> Iterator[tuple[str, Line]]:
     """Every row of the paper, ours or not; twice and more if several labels of ours claim it."""
     for index, paper in enumerate(table.rows):
         labels = dict.fromkeys(
@@ -120,8 +120,8 @@ def _paper_lines(table: PaperTable, groups: Sequence[Group]) -> Iterator[tuple[s
 
 
 def _cells(
-    table: PaperTable, group: Group, index: int, label: str, paper: PaperRow
-) -> Iterable[Cell | None]:
+    table: PaperTable, group: PaperGroup, index: int, label: str, paper: PaperRow
+) -> Iterable[TableCell | None]:
     ours = [
         row
         for row in group.rows(table)
@@ -130,7 +130,7 @@ def _cells(
     return _triple(ours[0] if ours else None, paper.figures[group.column])
 
 
-def _own_lines(table: PaperTable, groups: Sequence[Group]) -> Iterator[tuple[str, Line]]:
+def _own_lines(table: PaperTable, groups: Sequence[PaperGroup]) -> Iterator[tuple[str, Line]]:
     """Rows of the same experiments that the paper does not have, such as its missing controls."""
     own = {
         (row.section, row.label): None
@@ -140,8 +140,8 @@ def _own_lines(table: PaperTable, groups: Sequence[Group]) -> Iterator[tuple[str
     }
     sections = {row.section for row in table.rows}
     for section, label in own:
-        cells: list[Cell | None] = []
-        shown: list[Experiment] = []
+        cells: list[TableCell | None] = []
+        shown: list[ReportedExperiment] = []
         for group in groups:
             rows = [] if group.experiment in shown else group.experiment.rows
             shown.append(group.experiment)
@@ -150,7 +150,9 @@ def _own_lines(table: PaperTable, groups: Sequence[Group]) -> Iterator[tuple[str
         yield section if section in sections else section or OURS_ONLY, Line(label, tuple(cells))
 
 
-def _triple(row: ResultRow | None, paper: Sequence[Figure] | None) -> Iterator[Cell | None]:
+def _triple(
+    row: ResultRow | None, paper: Sequence[PaperFigure] | None
+) -> Iterator[TableCell | None]:
     for position, metric in enumerate(PAPER):
         found = row.metric(metric.key) if row else None
         yield measured(found, paper[position] if paper else None)

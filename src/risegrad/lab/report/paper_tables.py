@@ -14,7 +14,7 @@ METRICS = ("avg", "last", "forgetting")
 
 
 @dataclass(frozen=True)
-class Figure:
+class PaperFigure:
     """A printed number; ``sd`` where the paper gives one."""
 
     mean: float
@@ -25,7 +25,7 @@ class Figure:
 class PaperRow:
     section: str
     label: str
-    figures: tuple[tuple[Figure, ...], ...]
+    figures: tuple[tuple[PaperFigure, ...], ...]
     """one triple (avg, last, forgetting) per column of the table"""
 
 
@@ -38,7 +38,7 @@ class PaperTable:
 
 
 @dataclass(frozen=True)
-class Place:
+class PaperPlace:
     """A row and a column of one of the tables, counted from 0."""
 
     table: PaperTable
@@ -46,7 +46,7 @@ class Place:
     column: int
 
     @property
-    def figures(self) -> tuple[Figure, ...]:
+    def figures(self) -> tuple[PaperFigure, ...]:
         return self.table.rows[self.row].figures[self.column]
 
 
@@ -54,7 +54,7 @@ def _rows(section: str, text: str, metrics: int = len(METRICS)) -> Iterator[Pape
     """``label | numbers`` per line; a number may carry its deviation as ``53.33~1.16``."""
     for line in text.strip().splitlines():
         label, numbers = line.split("|")
-        figures = [Figure(*map(float, number.split("~"))) for number in numbers.split()]
+        figures = [PaperFigure(*map(float, number.split("~"))) for number in numbers.split()]
         triples = (tuple(figures[i : i + metrics]) for i in range(0, len(figures), metrics))
         yield PaperRow(section, label.strip(), tuple(triples))
 
@@ -137,7 +137,7 @@ QUERIES = PaperTable(
 TABLES = {table.number: table for table in (VISION, LANGUAGE, QUERIES)}
 
 
-def find(table: str, row: str, column: str, section: str = "") -> Place:
+def find(table: str, row: str, column: str, section: str = "") -> PaperPlace:
     """The place that a record names; a ``ValueError`` says what there is.
 
     ``row`` is the printed name, alone or after its section: ``"RISE"`` in the section ``"SeqLoRA"``
@@ -147,7 +147,7 @@ def find(table: str, row: str, column: str, section: str = "") -> Place:
     if table not in TABLES:
         raise ValueError(f"the paper has no table {table!r} of results; it has {', '.join(TABLES)}")
     found = TABLES[table]
-    return Place(found, _row(found, row, section), _column(found, column))
+    return PaperPlace(found, _row(found, row, section), _column(found, column))
 
 
 def _row(table: PaperTable, name: str, section: str) -> int:

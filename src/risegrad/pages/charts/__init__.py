@@ -4,6 +4,6 @@ They are made without Altair's checks (``debug_mode(False)``): these go over eve
 data at every step of the making, which costs more than all the rest of a page. The tests check.
 """
 
-from risegrad.optional import need
+from risegrad.common.optional_imports import need
 
 need("altair", "lab", "charts")

@@ -1,0 +1,1 @@
+"""What every room uses: checks, settings, files, lazy names, optional imports, seeds."""

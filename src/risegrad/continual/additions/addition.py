@@ -1,0 +1,100 @@
+"""What an addition may do during learning. Everything is optional; the default does nothing."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from torch import Tensor
+from torch.nn import Parameter
+from torch.optim import Optimizer
+
+from risegrad.continual.devices import Devices
+from risegrad.continual.session import Ref, Session, SessionBatch
+
+
+class Training(Protocol):
+    """A session in training, as additions see it."""
+
+    session: Session
+    devices: Devices
+    seed: int
+    step: int
+    """How many steps the session took so far."""
+    optimizers: dict[str, Optimizer]
+    """By group; shapers are attached, so a later step hook sees the shaped gradients."""
+
+    @property
+    def exact_parameters(self) -> dict[str, Parameter]:
+        """Those of the groups that train now by backpropagation, by full name."""
+
+    def backward(self, refs: Sequence[Ref]) -> Tensor:
+        """Replace the exact gradients by those of the loss on ``refs``, which is returned.
+
+        Over all classes seen, without penalties; all processes share the work.
+        """
+
+    def examples(self, refs: Sequence[Ref], size: int) -> Iterator[SessionBatch]:
+        """This process's part of ``refs`` in batches of ``size``, for a look after training."""
+
+
+class Addition:
+    """One addition to the learning of a stream.
+
+    A step goes: ``replayed`` examples join the batch, the gradients of the loss with ``penalty``
+    are computed, ``adjust`` may change them, then come clipping, shaping and the optimizer.
+    """
+
+    name: ClassVar[str]
+    needs_past: ClassVar[bool] = True
+    """Whether it protects what earlier sessions trained, so that it needs a host that trains the
+    same parameters in every session."""
+    needs_exact: ClassVar[bool] = False
+    """Whether it can only work with gradients by backpropagation."""
+    needs_logits: ClassVar[bool] = False
+    """Whether its ``penalty`` needs the scores of all classes seen."""
+    every_class: ClassVar[bool] = False
+    """Whether the loss is over all classes seen instead of the session's own."""
+    recomputes: ClassVar[bool] = False
+    """Whether ``adjust`` computes the gradients anew: others that adjust come after it."""
+
+    def check(self, session: Session) -> None:
+        """Refuse a session that this addition has nothing to offer to."""
+
+    def begin(self, training: Training) -> None:
+        """Before the first step of a session."""
+
+    def replayed(self, task: int, epoch: int, batch: int, size: int) -> list[Ref]:
+        """Examples of earlier tasks that join a batch of ``size``."""
+        return []
+
+    def penalty(
+        self, session: Session, batch: SessionBatch, logits: Tensor | None
+    ) -> Tensor | None:
+        """What is added to the loss of a batch; ``logits`` are its scores where needed."""
+        return None
+
+    def adjust(self, training: Training, again: Callable[[], Tensor]) -> None:
+        """Change the exact gradients in place; ``again`` recomputes them where the model is now."""
+
+    def end(self, training: Training) -> None:
+        """After the last step of a session, before the host finishes it; in evaluation mode."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Put back what ``state_dict`` gave."""
+
+
+@dataclass(frozen=True)
+class AdditionSettings(ABC):
+    """Settings of one addition; ``make`` gives the addition itself."""
+
+    name: str = ""
+    summary: ClassVar[str]
+
+    @abstractmethod
+    def make(self, seed: int) -> Addition: ...

@@ -1,0 +1,1 @@
+"""Language models that learn one task after another."""

@@ -1,0 +1,236 @@
+"""SeqLoRA, IncLoRA and O-LoRA."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import Parameter
+
+from risegrad.common.checks import check_number
+from risegrad.common.seeds import generator_for
+from risegrad.continual.host import Host, Score, saved_parameters
+from risegrad.continual.language.answer_scoring import hits
+from risegrad.continual.language.hosts.host_names import SUMMARIES
+from risegrad.continual.language.language_kit import LanguageKit
+from risegrad.continual.language.lora_layers import folded
+from risegrad.continual.language.streams.text_stream_build import TextSplit
+from risegrad.continual.language.text_batches import TextBatch
+from risegrad.continual.session import ParameterGroup, Session
+from risegrad.continual.stream import Stream
+
+
+@dataclass(frozen=True)
+class LanguageHostSettings:
+    """What every host's settings have."""
+
+    name: str = ""
+    zero_shot: bool = True
+    """Score every task before the stream, and each once more right before its turn: gives forward
+    transfer, and costs as much as it says."""
+
+
+class LanguageHost(Host):
+    """A frozen model with LoRA. ``Settings`` are the host's own, a dataclass."""
+
+    summary: ClassVar[str]
+    main_score = "exact_match"
+    masks_classes = False
+    Settings: ClassVar[type[LanguageHostSettings]] = LanguageHostSettings
+
+    def __init__(self, kit: LanguageKit, settings: Any) -> None:
+        self.kit, self.settings = kit, settings
+        self.scores_ahead = settings.zero_shot
+        self._start(0)
+
+    def loss(self, task: int, batch: TextBatch) -> Tensor:
+        return self.kit.loss(batch)
+
+    def score(self, tasks: Sequence[int]) -> dict[str, list[Score]]:
+        split = self.kit.loop.score_on
+        found: dict[str, list[Score]] = {"exact_match": [], "constrained": []}
+        self.kit.model.module.eval()
+        with folded(self.kit.model.layers):
+            for task in tasks:
+                counts = self.kit.devices.total(hits(self.kit, task, split))
+                exact, constrained, total = counts.tolist()
+                if not total:
+                    raise ValueError(
+                        f"{self.kit.stream[task].name} has no {split} examples to score on"
+                    )
+                found["exact_match"].append(Score(exact, total))
+                found["constrained"].append(Score(constrained, total))
+        return found
+
+    def session(self, task: int, prefix: str = "") -> Session:
+        kit, layers = self.kit, self.kit.model.layers
+        rule, items = kit.named_rule(self.default_rule), kit.items(task)
+        parameters: dict[str, Parameter] = {}
+        for name, layer in layers.items():
+            parameters |= {f"{prefix}{name}.A": layer.A, f"{prefix}{name}.B": layer.B}
+        groups = [ParameterGroup("lora", parameters, kit.adapter, rule)]
+        module = kit.model.module
+        if kit.classifier is not None:
+            groups.append(
+                ParameterGroup("head", dict(kit.classifier.named_parameters()), kit.head, rule)
+            )
+            module = nn.ModuleList([module, kit.classifier])
+        return Session(
+            task=task,
+            examples=len(kit.stream[task].train),
+            groups=tuple(groups),
+            module=module,
+            items=items,
+            loss=lambda batch, every_class: self.loss(task, batch),
+            lengths=items.tasks[task].prompts.lengths() if kit.bucket else None,
+        )
+
+    def _start(self, task: int) -> None:
+        """New adapters, drawn for this task."""
+        generator = generator_for(self.kit.seed, "lora", task)
+        for layer in self.kit.model.layers.values():
+            layer.start(generator)
+
+    def _head(self) -> dict[str, Any]:
+        head = self.kit.classifier
+        return {} if head is None else {"head": saved_parameters(head)}
+
+    def _load_head(self, state: dict[str, Any]) -> None:
+        if self.kit.classifier is not None:
+            self.kit.classifier.load_state_dict(state["head"])
+
+
+class SeqLora(LanguageHost):
+    """The plainest: what was learned last writes over what was learned first."""
+
+    name = "seq-lora"
+    summary = SUMMARIES[name]
+
+    def begin(self, task: int) -> Session:
+        session = self.session(task)
+        for name, layer in self.kit.model.layers.items():
+            session.linears[f"lora.{name}.A"] = layer.down
+            session.linears[f"lora.{name}.B"] = layer.up
+        return session
+
+    def finish(self, task: int) -> None:
+        """Nothing to do."""
+
+    def state_dict(self) -> dict[str, Any]:
+        pairs = {
+            name: [layer.A.detach().cpu().clone(), layer.B.detach().cpu().clone()]
+            for name, layer in self.kit.model.layers.items()
+        }
+        return {"pairs": pairs} | self._head()
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, layer in self.kit.model.layers.items():
+            a, b = state["pairs"][name]
+            layer.A.copy_(a)
+            layer.B.copy_(b)
+        self._load_head(state)
+
+
+class IncLora(LanguageHost):
+    """A new LoRA for every task beside the frozen ones of all earlier tasks."""
+
+    name = "inc-lora"
+    summary = SUMMARIES[name]
+    keeps_parameters = False
+
+    def begin(self, task: int) -> Session:
+        self._start(task)
+        return self.session(task, prefix=f"task{task}.")
+
+    def finish(self, task: int) -> None:
+        for layer in self.kit.model.layers.values():
+            layer.freeze()
+
+    def state_dict(self) -> dict[str, Any]:
+        stacks = {
+            name: [layer.past_A.cpu().clone(), layer.past_B.cpu().clone()]
+            for name, layer in self.kit.model.layers.items()
+            if layer.past_A is not None and layer.past_B is not None
+        }
+        return {"stacks": stacks} | self._head()
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        device = self.kit.devices.device
+        for name, layer in self.kit.model.layers.items():
+            a, b = state["stacks"].get(name, (None, None))
+            layer.past_A = None if a is None else a.to(device)
+            layer.past_B = None if b is None else b.to(device)
+            layer.B.zero_()
+        self._load_head(state)
+
+
+@dataclass(frozen=True)
+class OLoraSettings(LanguageHostSettings):
+    """The weights of the two penalties: one number, or one per task (also those left out)."""
+
+    lambda1: float | tuple[float, ...] = 0.5
+    """Of the overlap of the new A with each earlier one."""
+    lambda2: float | tuple[float, ...] = 0.0
+    """Of the size of the new pair."""
+
+    def __post_init__(self) -> None:
+        for field in ("lambda1", "lambda2"):
+            value = getattr(self, field)
+            for weight in value if isinstance(value, tuple) else (value,):
+                check_number(field, weight, at_least=0)
+
+
+class OLora(IncLora):
+    """IncLoRA whose new A is kept nearly orthogonal to the earlier ones.
+
+    The loss grows by ``lambda1 sum |A_past A^T|``, the sum of absolute entries over all layers, and
+    by ``lambda2 sum (|A|_2 + |B|_2)``, Frobenius norms that are not squared.
+    """
+
+    name = "o-lora"
+    summary = SUMMARIES[name]
+    Settings = OLoraSettings
+
+    def __init__(self, kit: LanguageKit, settings: OLoraSettings) -> None:
+        self.lambda1 = _per_task("lambda1", settings.lambda1, kit.stream)
+        self.lambda2 = _per_task("lambda2", settings.lambda2, kit.stream)
+        super().__init__(kit, settings)
+
+    def loss(self, task: int, batch: TextBatch) -> Tensor:
+        return self.kit.loss(batch) + self.penalty(task)
+
+    def penalty(self, task: int) -> Tensor | float:
+        first, second = self.lambda1[task], self.lambda2[task]
+        total: Tensor | float = 0.0
+        for layer in self.kit.model.layers.values():
+            if first and layer.past_A is not None:
+                total = total + first * (layer.past_A @ layer.A.T).abs().sum()
+            if second:
+                total = total + second * (layer.A.norm() + layer.B.norm())
+        return total
+
+
+def _per_task(
+    field: str, value: float | tuple[float, ...], stream: Stream[TextSplit]
+) -> tuple[float, ...]:
+    """One weight per task that comes; of a list for the whole order, those left out go."""
+    if not isinstance(value, tuple):
+        return (value,) * len(stream)
+    if len(value) == len(stream):
+        return value
+    if len(value) == len(stream.planned):
+        come = {task.name for task in stream}
+        return tuple(
+            weight for name, weight in zip(stream.planned, value, strict=True) if name in come
+        )
+    raise ValueError(
+        f"host.{field} must be one number or one per task, {len(stream)} here, got {len(value)}"
+    )
+
+
+HOSTS: dict[str, type[LanguageHost]] = {host.name: host for host in (SeqLora, IncLora, OLora)}

@@ -1,0 +1,135 @@
+"""What every language host works with: the stream, the model, tokens, budgets, rule, devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from risegrad.common.seeds import generator_for
+from risegrad.continual.devices import Devices
+from risegrad.continual.language.language_models import LabelHead, LanguageModel
+from risegrad.continual.language.prompt_tokens import (
+    Tokens,
+    answer_tokens,
+    prompt_limit,
+    tokenized,
+)
+from risegrad.continual.language.streams.text_stream_build import TextSplit
+from risegrad.continual.language.text_batches import Answered, TextBatch, TextItems
+from risegrad.continual.session_training import Loop
+from risegrad.continual.stream import Stream
+from risegrad.continual.training_budget import TrainingBudget
+from risegrad.continual.update_rules import Rule
+
+
+@dataclass
+class LanguageKit:
+    """The parts that hosts share."""
+
+    stream: Stream[TextSplit]
+    model: LanguageModel
+    rule: Rule
+    adapter: TrainingBudget
+    head: TrainingBudget
+    loop: Loop
+    devices: Devices
+    seed: int
+    bucket: bool = True
+    cache: Path | None = None
+    classifier: LabelHead | None = field(default=None, init=False)
+    """Of an encoder only."""
+    _answered: dict[tuple[int, str], Answered] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        device = self.devices.device
+        self.model.module.to(device)
+        if self.model.kind == "encoder":
+            width = int(self.model.net.config.hidden_size)
+            generator = generator_for(self.seed, "head")
+            self.classifier = LabelHead(width, self.labels, generator).to(device)
+        else:
+            self._check_answers()
+        settings = self.model.settings
+        self.limit = prompt_limit(self.model.tokenizer, settings.source_length, settings.cut)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """All label texts of the stream, each once, as they first come."""
+        return tuple(dict.fromkeys(label for task in self.stream for label in task.classes))
+
+    def named_rule(self, default: str) -> Rule:
+        return self.rule if self.rule.name else replace(self.rule, name=default)
+
+    def answered(self, task: int, split: str) -> Answered:
+        """A split as tokens, made when it is first asked for."""
+        if (task, split) not in self._answered:
+            self._answered[task, split] = self._tokens(getattr(self.stream[task], split))
+        return self._answered[task, split]
+
+    def items(self, task: int) -> TextItems:
+        """Training examples of this task and those before it, which a memory may ask for."""
+        if self.model.kind == "encoder":
+            for earlier in range(task + 1):
+                self._check_labels(earlier)
+        tasks = {t: self.answered(t, "train") for t in range(task + 1)}
+        return TextItems(self.model.kind, tasks, int(self.model.tokenizer.pad_token_id))
+
+    def written(self, text: str) -> Tensor:
+        """An answer as tokens, with the end that a model has to write."""
+        return answer_tokens(self.model.tokenizer, text, self.model.settings.target_length)
+
+    def loss(self, batch: TextBatch) -> Tensor:
+        """Mean over the tokens of all answers; for an encoder, over examples."""
+        if self.classifier is not None:
+            logits = self.classifier(self.model.net, batch.source, batch.mask)
+            return torch.nn.functional.cross_entropy(logits, batch.targets)
+        out = self.model.net(
+            input_ids=batch.source,
+            attention_mask=batch.mask,
+            labels=batch.targets,
+            use_cache=False,
+        )
+        loss: Tensor = out.loss
+        return loss
+
+    def _tokens(self, split: TextSplit) -> Answered:
+        prompts: Tokens = tokenized(self.model.tokenizer, split.prompts, self.limit, self.cache)
+        self._check_positions(prompts)
+        write = None if self.model.kind == "encoder" else self.written
+        return Answered.of(prompts, split.answers, write, self.labels)
+
+    def _check_answers(self) -> None:
+        """A label that is cut short could never be written in full, and two may become one."""
+        most = self.model.settings.target_length
+        for label in self.labels:
+            size = len(self.model.tokenizer(label, add_special_tokens=False)["input_ids"]) + 1
+            if size > most:
+                raise ValueError(
+                    f"model.target_length must hold every label and its end: {label!r} has {size} "
+                    f"tokens, got {most}"
+                )
+
+    def _check_positions(self, prompts: Tokens) -> None:
+        """Models with a table of positions fail on longer texts, and not with these words."""
+        positions = getattr(self.model.net.config, "max_position_embeddings", None)
+        if positions is None:
+            return
+        settings = self.model.settings
+        rest = positions - (settings.target_length if self.model.kind == "decoder" else 0)
+        longest = max(prompts.lengths(), default=0)
+        if longest > rest:
+            raise ValueError(
+                f"{self.model.model_type} has {positions} positions, which leaves {rest} for a "
+                f"prompt, and one has {longest} tokens: set model.source_length to {rest} or less"
+            )
+
+    def _check_labels(self, task: int) -> None:
+        unknown = sum(place < 0 for place in self.stream[task].train.labels)
+        if unknown:
+            raise ValueError(
+                f"an encoder can only learn labels of the label set, got {unknown} others in the "
+                f"training examples of {self.stream[task].name}: set stream.unknown_labels='drop'"
+            )

@@ -1,0 +1,204 @@
+"""Language models from transformers, with LoRA: encoder-decoders, decoders and encoders."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from risegrad.common.checks import check_choice, check_number
+from risegrad.common.run_inputs import Hub, Local, Reading
+from risegrad.continual.language.lora_layers import StackedLora, add_lora
+
+
+class LabelHead(nn.Module):
+    """Linear on the mean of the last hidden states over the text."""
+
+    def __init__(self, width: int, labels: tuple[str, ...], generator: torch.Generator) -> None:
+        super().__init__()
+        self.labels = labels
+        bound = 1 / math.sqrt(width)
+        drawn = torch.empty(len(labels), width).uniform_(-bound, bound, generator=generator)
+        self.weight = nn.Parameter(drawn)
+        self.bias = nn.Parameter(torch.zeros(len(labels)))
+
+    def forward(self, net: Any, source: Tensor, mask: Tensor) -> Tensor:
+        states = net(input_ids=source, attention_mask=mask).last_hidden_state
+        weights = mask.unsqueeze(-1).to(states.dtype)
+        mean = (states * weights).sum(1) / weights.sum(1).clamp(min=1)
+        return nn.functional.linear(mean, self.weight, self.bias)
+
+
+KINDS = ("auto", "seq2seq", "decoder", "encoder")
+
+
+@dataclass(frozen=True)
+class LanguageModelSettings:
+    """Which model, its LoRA, and how much text it reads and writes."""
+
+    name: str = "google-t5/t5-large"
+    """A name on the hub."""
+    weights: str = ""
+    """A local folder in the form of transformers; given, it is used instead of the hub."""
+    kind: Literal["auto", "seq2seq", "decoder", "encoder"] = "auto"
+    rank: int = 8
+    alpha: float = 32.0
+    dropout: float = 0.1
+    """Of LoRA's input. The model's own dropout is as its configuration says."""
+    targets: tuple[str, ...] = ()
+    """Last parts of the names of the layers that get LoRA; empty: q and v, by whatever name."""
+    source_length: int = 512
+    """Most tokens of a prompt."""
+    target_length: int = 50
+    """Most tokens of an answer, given or generated."""
+    cut: Literal["end", "text"] = "end"
+    """Where a longer prompt is cut: at its end, as the benchmark does, which loses "Answer:"; or
+    in the text before it."""
+
+    def __post_init__(self) -> None:
+        check_choice("kind", self.kind, KINDS)
+        check_choice("cut", self.cut, ("end", "text"))
+        check_number("rank", self.rank, at_least=1, whole=True)
+        check_number("alpha", self.alpha, above=0)
+        check_number("dropout", self.dropout, at_least=0, below=1)
+        check_number("source_length", self.source_length, at_least=8, whole=True)
+        check_number("target_length", self.target_length, at_least=1, whole=True)
+
+
+@dataclass
+class LanguageModel:
+    """A frozen model with LoRA layers. ``net`` and ``tokenizer`` are transformers' own."""
+
+    kind: Literal["seq2seq", "decoder", "encoder"]
+    net: Any
+    tokenizer: Any
+    layers: dict[str, StackedLora]
+    settings: LanguageModelSettings
+
+    @property
+    def module(self) -> nn.Module:
+        module: nn.Module = self.net
+        return module
+
+    @property
+    def model_type(self) -> str:
+        return str(self.net.config.model_type)
+
+    def accepts(self, argument: str) -> bool:
+        return argument in inspect.signature(self.net.forward).parameters
+
+
+def load_model(settings: LanguageModelSettings) -> LanguageModel:
+    """The model and its tokenizer, with LoRA layers that do nothing yet."""
+    place, hint = settings.name, "; without a network give model.weights=FOLDER"
+    if settings.weights:
+        folder = Path(settings.weights).expanduser()
+        check_folder(folder)
+        place, hint = str(folder), ""
+    net, tokenizer, kind = pretrained(place, settings.kind, hint)
+    net.float()
+    return wrap(net, tokenizer, settings, kind)
+
+
+def model_of(settings: LanguageModelSettings) -> dict[str, Reading]:
+    """What ``load_model`` reads, by the setting that names it; a name may be a folder, too."""
+    if settings.weights:
+        return {"model.weights": Local(settings.weights)}
+    found = Local(settings.name) if Path(settings.name).is_dir() else Hub(settings.name, "model")
+    return {"model.name": found}
+
+
+def check_folder(folder: Path) -> None:
+    """Whether a model's files are there; the tokenizer's have many names and are tried out."""
+    if not folder.is_dir():
+        raise FileNotFoundError(
+            "model.weights must be a folder in the form of transformers, "
+            f"got {str(folder.absolute())!r}"
+        )
+    patterns = {"config.json": ("config.json",), "model.safetensors": ("*.safetensors", "*.bin")}
+    missing = [
+        file
+        for file, names in patterns.items()
+        if not any(next(folder.glob(name), None) for name in names)
+    ]
+    if missing:
+        raise FileNotFoundError(
+            f"model.weights {str(folder.absolute())!r} could not be loaded: it must have "
+            f"{' and '.join(missing)}, which it has not"
+        )
+
+
+def pretrained(
+    place: str, kind: Literal["auto", "seq2seq", "decoder", "encoder"] = "auto", hint: str = ""
+) -> tuple[Any, Any, Literal["seq2seq", "decoder", "encoder"]]:
+    """A model of transformers, its tokenizer, which can pad, and what kind of model it is."""
+    import transformers
+
+    try:
+        config = transformers.AutoConfig.from_pretrained(place)
+        found = _kind(config) if kind == "auto" else kind
+        classes: dict[str, Any] = {
+            "seq2seq": transformers.AutoModelForSeq2SeqLM,
+            "decoder": transformers.AutoModelForCausalLM,
+            "encoder": transformers.AutoModel,
+        }
+        net = classes[found].from_pretrained(place, config=config)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(place)
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise RuntimeError(f"model {place!r} could not be loaded{hint} ({error})") from error
+    _check_tokenizer(tokenizer, place, writes=found != "encoder")
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return net, tokenizer, found
+
+
+def wrap(
+    net: Any,
+    tokenizer: Any,
+    settings: LanguageModelSettings,
+    kind: Literal["seq2seq", "decoder", "encoder"] = "seq2seq",
+) -> LanguageModel:
+    """A model of transformers with LoRA put in."""
+    layers = add_lora(
+        net,
+        str(net.config.model_type),
+        settings.targets,
+        settings.rank,
+        settings.alpha,
+        settings.dropout,
+    )
+    net.eval()
+    model = LanguageModel(kind, net, tokenizer, layers, settings)
+    if kind == "decoder" and not model.accepts("position_ids"):
+        raise ValueError(
+            f"constrained scoring of a decoder needs position_ids, which {model.model_type} "
+            "does not take"
+        )
+    return model
+
+
+def _check_tokenizer(tokenizer: Any, place: str, writes: bool) -> None:
+    """Where its files are missing, transformers makes an empty one and says nothing."""
+    ids = tokenizer("True Answer", add_special_tokens=False)["input_ids"]
+    if not tokenizer.decode(ids, skip_special_tokens=True).strip():
+        raise ValueError(
+            f"the tokenizer of {place!r} must know words, got none: are its files there "
+            "(tokenizer.json or a vocabulary)?"
+        )
+    needed = "eos_token" if writes else "pad_token"
+    if tokenizer.eos_token_id is None and (writes or tokenizer.pad_token_id is None):
+        raise ValueError(f"the tokenizer of {place!r} must have the {needed}, got none")
+
+
+def _kind(config: Any) -> Literal["seq2seq", "decoder", "encoder"]:
+    if config.is_encoder_decoder:
+        return "seq2seq"
+    names = getattr(config, "architectures", None) or []
+    writes = any("CausalLM" in name or "LMHeadModel" in name for name in names)
+    return "decoder" if writes else "encoder"

@@ -1,0 +1,76 @@
+"""How much work a run in language is, and how long it would take here: a few steps, timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from risegrad.continual import run_pace
+from risegrad.continual.devices import Devices
+from risegrad.continual.language.hosts.lora_hosts import LanguageHost
+from risegrad.continual.language.streams.text_stream_build import TextSplit, build_stream
+from risegrad.continual.stream import Stream
+from risegrad.continual.update_rules import Rule
+
+if TYPE_CHECKING:
+    from risegrad.continual.language.language_run import LanguageRun
+
+TEXTS = 64
+"""How many are answered to see how long that takes."""
+
+MakeHost = Callable[["LanguageRun", Devices], LanguageHost]
+
+
+def seconds(settings: LanguageRun, make_host: MakeHost) -> float:
+    stream = build_stream(settings.stream)
+    trained = sum(len(task.train) for task in stream) * settings.adapter.epochs
+    step, answer = _paces(_small(settings), make_host)
+    return trained * step + scored(settings, stream) * answer
+
+
+def _small(settings: LanguageRun) -> LanguageRun:
+    """The same with a batch of texts per task."""
+    stream = replace(
+        settings.stream, train_size=settings.loop.batch, test_size=TEXTS, validation=0.0
+    )
+    loop = replace(settings.loop, score_on="test")
+    return replace(settings, stream=stream, loop=loop, seed=0)
+
+
+@cache
+def _paces(settings: LanguageRun, make_host: MakeHost) -> tuple[float, float]:
+    """Seconds of a text in a step, and of one that is answered and scored."""
+    devices = Devices(settings.loop.precision, settings.loop.device)
+    host = make_host(settings, devices)
+    step = run_pace.step(host, settings, devices)
+    answered = len(host.kit.stream[0].test)
+    return step, run_pace.per_example(lambda: host.score([0]), answered, devices)
+
+
+def work(settings: LanguageRun, stream: Stream[TextSplit]) -> dict[str, Any]:
+    """Texts through the model, counted forward and backward; scoring included."""
+    sizes = [len(task.train) for task in stream]
+    tests = _tests(settings, stream)
+    rule = Rule(settings.rule.name or "fo", settings.rule.q)
+    forward, backward = (1, 1) if rule.exact else (2 * rule.q, 0)
+    trained = sum(sizes) * settings.adapter.epochs
+    return {
+        "tasks": len(stream),
+        "train texts": sum(sizes),
+        "test texts": sum(tests),
+        "forward": trained * forward + scored(settings, stream),
+        "backward": trained * backward,
+    }
+
+
+def scored(settings: LanguageRun, stream: Stream[TextSplit]) -> int:
+    """Texts read for scores: every task so far after each, and the next ones if zero-shot."""
+    tests = _tests(settings, stream)
+    count = sum(n * (len(tests) - i) for i, n in enumerate(tests))
+    return count + (sum(tests) + sum(tests[1:]) if settings.host.zero_shot else 0)
+
+
+def _tests(settings: LanguageRun, stream: Stream[TextSplit]) -> list[int]:
+    return [len(getattr(task, settings.loop.score_on)) for task in stream]

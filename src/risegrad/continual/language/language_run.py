@@ -1,0 +1,163 @@
+"""One run in language: settings, the parts they describe, and what came out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from risegrad.common.atomic_files import cache_folder
+from risegrad.common.run_inputs import Reading
+from risegrad.common.settings import as_plain
+from risegrad.continual import metrics
+from risegrad.continual.devices import Devices
+from risegrad.continual.language import language_pace
+from risegrad.continual.language.hosts.lora_hosts import HOSTS, LanguageHost
+from risegrad.continual.language.language_kit import LanguageKit
+from risegrad.continual.language.language_models import (
+    LanguageModelSettings,
+    check_folder,
+    load_model,
+    model_of,
+)
+from risegrad.continual.language.streams.text_hub import HUB
+from risegrad.continual.language.streams.text_stream_build import build_stream, texts_of
+from risegrad.continual.language.streams.text_stream_settings import LanguageStreamSettings
+from risegrad.continual.run_needs import (
+    Known,
+    checkpoint_bytes,
+    complaint,
+    missing_extras,
+    off_hub,
+    once,
+)
+from risegrad.continual.run_results import defined, matrices, result
+from risegrad.continual.runs import read_run
+from risegrad.continual.session import Report
+from risegrad.continual.session_training import Loop
+from risegrad.continual.stream_learning import learn_stream
+from risegrad.continual.training_budget import TrainingBudget
+from risegrad.continual.update_rules import Rule
+
+LARGE = {"d_model": 1024, "num_layers": 24}  # T5-large, where a model's own shape is not known
+
+
+def needs(settings: LanguageRun, known: Known) -> dict[str, Any]:
+    """``missing``: a sentence each, with the way to get it; ``bytes`` of its checkpoints."""
+    missing = once(known, _data, settings.stream) + once(known, _weights, settings.model)
+    trained = _lora(settings.model) * len(settings.stream.order)  # hosts may keep one per task
+    return {"missing": missing, "bytes": checkpoint_bytes(trained)}
+
+
+def _data(stream: LanguageStreamSettings) -> list[str]:
+    """Files are small and read here; data sets on the hub are only looked for."""
+    if stream.source == "folder":
+        return complaint(lambda: build_stream(stream))
+    if lacking := missing_extras(["datasets"], "language", "stream.source=hub"):
+        return lacking
+    places = dict.fromkeys(HUB[name].path for name in stream.order)
+    return [
+        f"the dataset {place!r} is {why}: give files with --set stream.source=folder "
+        "--set stream.data=FOLDER"
+        for place in places
+        if (why := off_hub(place, "dataset"))
+    ]
+
+
+def _weights(model: LanguageModelSettings) -> list[str]:
+    if model.weights:
+        return complaint(lambda: check_folder(Path(model.weights).expanduser()))
+    if why := off_hub(model.name):
+        return [
+            f"model.name {model.name!r} is {why}: give a folder with its files as "
+            "--set model.weights=FOLDER"
+        ]
+    return []
+
+
+def _lora(model: LanguageModelSettings) -> int:
+    """About: two layers in each attention of an encoder and a decoder."""
+    try:
+        known = json.loads((Path(model.weights).expanduser() / "config.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        known = {}
+    width = known.get("d_model") or known.get("hidden_size") or LARGE["d_model"]
+    layers = known.get("num_layers") or known.get("num_hidden_layers") or LARGE["num_layers"]
+    return 2 * model.rank * int(width) * 2 * 3 * int(layers)
+
+
+USUAL = TrainingBudget(
+    epochs=1, optimizer="adamw", lr=1e-3, weight_decay=0.0, schedule="constant", clip=1.0
+)
+"""The benchmark's: AdamW without decay, a constant rate, one epoch, gradients of norm 1 at most."""
+
+
+@dataclass(frozen=True)
+class LanguageRun:
+    """Everything that a run in language depends on."""
+
+    stream: LanguageStreamSettings
+    host: Any
+    """The settings of the host, with its ``name``."""
+    model: LanguageModelSettings = field(default_factory=LanguageModelSettings)
+    rule: Rule = field(default_factory=Rule)
+    adapter: TrainingBudget = USUAL
+    """Of LoRA."""
+    head: TrainingBudget = USUAL
+    """Of the classifier on an encoder."""
+    loop: Loop = field(default_factory=Loop)
+    additions: tuple[Any, ...] = ()
+    seed: int = 0
+    """Of initialization, batches, dropout and draws; the choice of examples has its own."""
+    domain: Literal["language"] = "language"
+
+    def reads(self) -> dict[str, Reading]:
+        """The texts and the model, by the settings that name them."""
+        return texts_of(self.stream) | model_of(self.model)
+
+
+def read_config(plain: Mapping[str, Any]) -> LanguageRun:
+    """Plain tables into settings; a budget says only what differs from the benchmark's."""
+    budgets = {name: as_plain(USUAL) | dict(plain.get(name, {})) for name in ("adapter", "head")}
+    return read_run(LanguageRun, {**plain, **budgets}, HOSTS)
+
+
+def estimate(settings: LanguageRun) -> dict[str, Any]:
+    """Texts of the stream, and how many pass forward and backward while learning."""
+    return language_pace.work(settings, build_stream(settings.stream))
+
+
+def seconds(settings: LanguageRun) -> float:
+    """How long a run would take here, from a few timed steps."""
+    return language_pace.seconds(settings, make_host)
+
+
+def perform(settings: LanguageRun, folder: Path, report: Report) -> dict[str, Any]:
+    """Learn the stream, going on from what lies in ``folder``."""
+    devices = Devices(settings.loop.precision, settings.loop.device)
+    host = make_host(settings, devices)
+    stream = host.kit.stream
+    history = learn_stream(host, len(stream), settings, devices, folder, report)
+    found = result(stream, history, host.main_score, lambda A, union: metrics.summary_language(A))
+    summary = metrics.summary_language(matrices(history.scores, "constrained")[0])
+    for name in ("avg", "last", "forgetting"):
+        found["metrics"][f"constrained_{name}"] = defined(getattr(summary, name))
+    return found
+
+
+def make_host(settings: LanguageRun, devices: Devices) -> LanguageHost:
+    kit = LanguageKit(
+        stream=build_stream(settings.stream),
+        model=load_model(settings.model),
+        rule=settings.rule,
+        adapter=settings.adapter,
+        head=settings.head,
+        loop=settings.loop,
+        devices=devices,
+        seed=settings.seed,
+        bucket=settings.stream.bucket,
+        cache=cache_folder("tokens"),
+    )
+    return HOSTS[settings.host.name](kit, settings.host)

@@ -1,0 +1,1 @@
+"""Streams of text tasks: where they come from and how they are asked."""

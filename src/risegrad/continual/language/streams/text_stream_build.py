@@ -1,0 +1,193 @@
+"""From settings to a stream of text tasks."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from risegrad.common.run_inputs import Hub, Local, Reading
+from risegrad.continual.data_notes import too_few, untested
+from risegrad.continual.language.streams.benchmark_files import SUFFIXES, read_folder
+from risegrad.continual.language.streams.text_examples import (
+    Example,
+    TextPart,
+    TextSource,
+    checked,
+)
+from risegrad.continual.language.streams.text_stream_settings import LanguageStreamSettings
+from risegrad.continual.language.streams.text_tasks import ORDERS, POOL, TextTask
+from risegrad.continual.stream import Stream, Task
+from risegrad.continual.vision.streams.image_picks import chosen, share
+
+HOLD_OUT, TRAIN, VALIDATION, TEST = range(4)  # purposes of choices: each has its own seed
+PURPOSES = {"train": TRAIN, "test": TEST}
+
+
+@dataclass(frozen=True)
+class TextSplit:
+    """Prompts with their answers; ``labels`` are positions in the task's labels, -1 for others."""
+
+    prompts: tuple[str, ...]
+    answers: tuple[str, ...]
+    labels: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+
+def build_stream(settings: LanguageStreamSettings) -> Stream[TextSplit]:
+    """All tasks, read and split; what a reader of a record must know is in the notes."""
+    found = {name: _source(settings, POOL[name]) for name in settings.order}
+    missing = [name for name, source in found.items() if source is None]
+    if missing:
+        raise FileNotFoundError(
+            f"neither a train nor a test file for {', '.join(missing)} in {settings.data!r}; "
+            f"looked for train and test{' and '.join(SUFFIXES)} in "
+            f"{', '.join(folder for name in missing for folder in POOL[name].folders)}; "
+            f"--set 'stream.leave_out={json.dumps(missing)}' leaves them out and says so in the "
+            "record"
+        )
+    notes, tasks = _order_notes(settings), []
+    there: dict[str, list[tuple[str, int]]] = {"train": [], "test": []}
+    for name, source in found.items():
+        assert source is not None
+        train, test, told = _halves(POOL[name], source, settings)
+        there["train"].append((name, len(train)))
+        there["test"].append((name, len(test)))
+        tasks.append(_task(POOL[name], source.labels, train, test, settings))
+        notes += [*told, *untested(_tested(tasks[-1]), name)]
+    notes += too_few("train_size", settings.train_size, there["train"])
+    notes += too_few("test_size", settings.test_size, there["test"])
+    return Stream(settings.name, tuple(tasks), tuple(notes), settings.planned)
+
+
+def texts_of(settings: LanguageStreamSettings) -> dict[str, Reading]:
+    """What ``build_stream`` reads, by the setting that names it: the stream's tasks, no others."""
+    if settings.source == "hub":
+        from risegrad.continual.language.streams.text_hub import HUB
+
+        return {f"stream.data.{name}": Hub(HUB[name].path, "dataset") for name in settings.order}
+    if not settings.data:
+        return {}
+    tasks = [POOL[name] for name in settings.order]
+    folders = (place for task in tasks for place in (task.name, f"{task.kind}/{task.name}"))
+    return {"stream.data": Local(settings.data, tuple(folders))}
+
+
+def _source(settings: LanguageStreamSettings, task: TextTask) -> TextSource | None:
+    if settings.source == "hub":
+        from risegrad.continual.language.streams.text_hub import read_hub
+
+        return read_hub(task, lambda purpose, count: _rows(settings, task, purpose, count))
+    return read_folder(settings.data, task)
+
+
+def _rows(
+    settings: LanguageStreamSettings, task: TextTask, purpose: str, count: int
+) -> Sequence[int]:
+    """Which rows of a dataset on the hub are used: as many as the benchmark has, unless told."""
+    size, key = _sizes(settings, task)[purpose], _key(settings, task, PURPOSES[purpose])
+    picked = chosen(np.arange(count), size, *key)[0] if size < count else np.arange(count)
+    return [int(row) for row in picked]
+
+
+def _sizes(settings: LanguageStreamSettings, task: TextTask) -> dict[str, int]:
+    """Training and test examples that are wanted; 0 means all of them."""
+    usual = (task.train, task.test) if settings.source == "hub" else (0, 0)
+    return {
+        "train": settings.train_size or usual[0],
+        "test": settings.test_size or usual[1],
+    }
+
+
+def _order_notes(settings: LanguageStreamSettings) -> list[str]:
+    notes = []
+    if settings.name in ORDERS and settings.planned != ORDERS[settings.name]:
+        notes.append(f"differs from {settings.name}: tasks are {', '.join(settings.planned)}")
+    if settings.leave_out:
+        left = [task for task in settings.planned if task in settings.leave_out]
+        notes.append(f"left out of the stream: {', '.join(left)}")
+    return notes
+
+
+def _task(
+    task: TextTask,
+    labels: tuple[str, ...],
+    train: list[Example],
+    test: list[Example],
+    settings: LanguageStreamSettings,
+) -> Task[TextSplit]:
+    sizes = _sizes(settings, task)
+    train = _some(train, sizes["train"], _key(settings, task, TRAIN))
+    aside = share(len(train), settings.validation)
+    picked, rest = chosen(np.arange(len(train)), aside, *_key(settings, task, VALIDATION))
+    parts = {
+        "train": [train[i] for i in rest],
+        "validation": [train[i] for i in picked],
+        "test": _some(test, sizes["test"], _key(settings, task, TEST)),
+    }
+    for purpose in ("train", "test"):
+        if not parts[purpose]:
+            raise ValueError(f"{task.name}: there must be a {purpose} example, got none")
+    splits = {name: _split(task, examples, labels) for name, examples in parts.items()}
+    return Task(task.name, labels, **splits)
+
+
+def _tested(task: Task[TextSplit]) -> list[tuple[str, int]]:
+    """How many test examples each label has."""
+    counts = Counter(task.test.labels)
+    return [(label, counts[place]) for place, label in enumerate(task.classes)]
+
+
+def _halves(
+    task: TextTask, source: TextSource, settings: LanguageStreamSettings
+) -> tuple[list[Example], list[Example], list[str]]:
+    """Training and test examples; a file that serves as both is split by a fixed seed."""
+    notes: list[str] = []
+    usable: dict[str, list[Example]] = {}
+    for name, part in (("train", source.train), ("test", source.test)):
+        if part is not None:
+            usable[name], told = checked(part, task.name, source.labels, settings)
+            notes += told
+    if len(usable) == 2:
+        return usable["train"], usable["test"], notes
+    (name, examples), (other,) = next(iter(usable.items())), {"train", "test"} - set(usable)
+    there = source.train or source.test
+    assert isinstance(there, TextPart)
+    if settings.one_file == "stop":
+        raise FileNotFoundError(
+            f"{task.name}: there is no {other} split beside {there.where}; "
+            "stream.one_file='split' makes both of the one file"
+        )
+    count = share(len(examples), settings.held_out)
+    picked, rest = chosen(np.arange(len(examples)), count, *_key(settings, task, HOLD_OUT))
+    notes.append(
+        f"{task.name}: no {other} split; {count} of its {len(examples)} {name} examples are for "
+        f"testing, chosen by seed {settings.split_seed}"
+    )
+    return [examples[i] for i in rest], [examples[i] for i in picked], notes
+
+
+def _some(examples: list[Example], size: int, key: Sequence[int]) -> list[Example]:
+    if not size or size >= len(examples):
+        return examples
+    picked, _ = chosen(np.arange(len(examples)), size, *key)
+    return [examples[i] for i in picked]
+
+
+def _key(settings: LanguageStreamSettings, task: TextTask, purpose: int) -> tuple[int, int, int]:
+    return settings.split_seed, zlib.crc32(task.name.encode()), purpose
+
+
+def _split(task: TextTask, examples: Sequence[Example], labels: tuple[str, ...]) -> TextSplit:
+    places = {label: place for place, label in enumerate(labels)}
+    return TextSplit(
+        prompts=tuple(task.prompt(example.sentence, labels) for example in examples),
+        answers=tuple(example.label for example in examples),
+        labels=tuple(places.get(example.label, -1) for example in examples),
+    )

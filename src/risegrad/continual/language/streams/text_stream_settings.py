@@ -1,0 +1,79 @@
+"""What makes a stream of text tasks, and what is done with bad input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from risegrad.common.checks import check_choice, check_number
+from risegrad.continual.language.streams.text_tasks import ORDERS, POOL
+
+
+@dataclass(frozen=True)
+class LanguageStreamSettings:
+    """Which tasks in which order, where they lie, and how much of them is used."""
+
+    name: str = "custom"
+    """``order1``, ``order2`` or ``order3`` of the paper, or any other name with ``tasks``."""
+    tasks: tuple[str, ...] = ()
+    """Names from the pool in their order; empty takes those of the named order."""
+    leave_out: tuple[str, ...] = ()
+    """Tasks of the order that are left out on purpose; the record says so."""
+    source: Literal["folder", "hub"] = "folder"
+    """``folder``: the O-LoRA benchmark's JSON files below ``data``; ``hub``: each task's own
+    dataset on the Hugging Face hub."""
+    data: str = ""
+    """The folder; with ``hub``, nothing."""
+    train_size: int = 0
+    """Training examples per task, before validation is carved out of them; 0: all of them, with
+    ``hub`` as many as the benchmark has."""
+    test_size: int = 0
+    """Test examples per task; 0 as above."""
+    validation: float = 0.0
+    """Share of the training examples that is set aside: the benchmark has no validation set of its
+    own, its dev set is its test set."""
+    held_out: float = 0.25
+    """Share of the test examples where a task has only one of its two files."""
+    one_file: Literal["split", "stop"] = "split"
+    """What is done then: split that file, or stop."""
+    unknown_labels: Literal["keep", "drop", "stop"] = "keep"
+    """Examples whose label is not in the label set. The benchmark keeps them: they never count as
+    right. They are counted in the notes in any case."""
+    empty_texts: Literal["stop", "drop"] = "stop"
+    split_seed: int = 0
+    """Of all choices of examples, and of nothing else: runs with different seeds see the same."""
+    bucket: bool = True
+    """Let examples of about one length share a batch; false gives plain random batches."""
+
+    def __post_init__(self) -> None:
+        self._check_tasks()
+        check_choice("source", self.source, ("folder", "hub"))
+        check_choice("one_file", self.one_file, ("split", "stop"))
+        check_choice("unknown_labels", self.unknown_labels, ("keep", "drop", "stop"))
+        check_choice("empty_texts", self.empty_texts, ("stop", "drop"))
+        check_number("train_size", self.train_size, at_least=0, whole=True)
+        check_number("test_size", self.test_size, at_least=0, whole=True)
+        check_number("validation", self.validation, at_least=0, below=1)
+        check_number("held_out", self.held_out, above=0, below=1)
+        check_number("split_seed", self.split_seed, at_least=0, below=2**32, whole=True)
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The tasks that come, those left out not among them."""
+        return tuple(task for task in self.planned if task not in self.leave_out)
+
+    @property
+    def planned(self) -> tuple[str, ...]:
+        return self.tasks or ORDERS[self.name]
+
+    def _check_tasks(self) -> None:
+        if not self.tasks:
+            check_choice("name", self.name, ORDERS)
+        for task in self.planned:
+            check_choice("tasks", task, POOL)
+        if len(set(self.planned)) < len(self.planned):
+            raise ValueError(f"tasks must be different, got {', '.join(self.planned)}")
+        for task in self.leave_out:
+            check_choice("leave_out", task, self.planned)
+        if not self.order:
+            raise ValueError("leave_out must leave at least one task, got all of them")

@@ -1,0 +1,113 @@
+"""One run, from plain settings to a result: the domains share everything but their parts."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from risegrad.common.checks import check_choice
+from risegrad.common.optional_imports import explained
+from risegrad.common.settings import Unused, read
+from risegrad.continual.additions import check_composition, read_additions
+from risegrad.continual.host import Host
+from risegrad.continual.session import Report
+from risegrad.continual.stream_learning import RunSettings
+from risegrad.continual.training_budget import TrainingBudget
+from risegrad.continual.update_rules import Rule
+
+
+class Described(RunSettings, Protocol):
+    """What the settings of a run in every domain say about training."""
+
+    @property
+    def rule(self) -> Rule: ...
+    @property
+    def head(self) -> TrainingBudget: ...
+    @property
+    def adapter(self) -> TrainingBudget: ...
+
+
+R = TypeVar("R", bound=Described)
+
+
+def read_run(kind: type[R], plain: Mapping[str, Any], hosts: Mapping[str, type[Host]]) -> R:
+    """Plain tables into settings of ``kind``; the name of the host says which settings it has.
+
+    What does not compose or would be ignored is refused here, before anything is loaded.
+    """
+    host = dict(plain.get("host", {}))
+    check_choice("host.name", str(host.get("name", "")), hosts)
+    chosen = hosts[host["name"]]
+    parts = {
+        "host": read(chosen.Settings, host, "host"),
+        "additions": read_additions(plain.get("additions", [])),
+    }
+    settings = read(kind, {**plain, **parts})
+    _check_used(settings, chosen)
+    check_composition(chosen, [a.make(settings.seed) for a in settings.additions])
+    return settings
+
+
+def _check_used(settings: Described, host: type[Host]) -> None:
+    """A setting that the chosen rule or optimizer does not look at is a mistake or a wrong hope."""
+    by_table = {
+        "rule": settings.rule.unused(settings.rule.name or host.default_rule),
+        "head": settings.head.unused(),
+        "adapter": settings.adapter.unused(),
+    }
+    reasons = {
+        f"{table}.{name}": reason
+        for table, unused in by_table.items()
+        for name, reason in unused.items()
+    }
+    if reasons:
+        raise Unused(reasons)
+
+
+DOMAINS: dict[str, str] = {
+    "vision": "risegrad.continual.vision.vision_run",
+    "language": "risegrad.continual.language.language_run",
+}
+"""Modules with the functions of this one, for their own settings."""
+
+
+def read_config(plain: Mapping[str, Any]) -> Any:
+    """The settings of a run; a ``ValueError`` names the place of a mistake."""
+    return _domain(str(plain.get("domain", "vision"))).read_config(plain)
+
+
+def needs(settings: Any, known: dict[Any, Any] | None = None) -> dict[str, Any]:
+    """What is ``missing`` for a run, a sentence each, and the ``bytes`` of its checkpoints.
+
+    ``known`` holds what runs that were asked about before share with this one.
+    """
+    given = {} if known is None else known
+    found: dict[str, Any] = _domain(settings.domain).needs(settings, given)
+    return found
+
+
+def estimate(settings: Any) -> dict[str, Any]:
+    """How much work a run is: counts that add up over runs."""
+    counts: dict[str, Any] = _domain(settings.domain).estimate(settings)
+    return counts
+
+
+def seconds(settings: Any) -> float:
+    """How long a run would take here, from a few timed steps."""
+    return float(_domain(settings.domain).seconds(settings))
+
+
+def perform(settings: Any, folder: Path, report: Report) -> dict[str, Any]:
+    """Learn the stream, going on from checkpoints in ``folder``; the result, plain data."""
+    result: dict[str, Any] = _domain(settings.domain).perform(settings, folder, report)
+    return result
+
+
+def _domain(name: str) -> Any:
+    check_choice("domain", name, DOMAINS)
+    try:
+        return importlib.import_module(DOMAINS[name])
+    except ImportError as error:
+        raise explained(error) from error

@@ -1,0 +1,199 @@
+"""The loop over a stream: learn a task, score it and all before it, keep a checkpoint, go on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from risegrad.common.run_inputs import Reading, look_at
+from risegrad.common.settings import digest, essence, without
+from risegrad.continual.additions.addition import Addition
+from risegrad.continual.additions.composition import check_composition
+from risegrad.continual.devices import Devices
+from risegrad.continual.host import Host, Score
+from risegrad.continual.run_checkpoints import Checkpoints, Origin
+from risegrad.continual.session import Report, Session, silent
+from risegrad.continual.session_training import Loop, SessionTraining
+
+
+@dataclass
+class History:
+    """What a run has to show so far; plain data."""
+
+    scores: list[dict[str, list[tuple[int, int]]]] = field(default_factory=list)
+    """Per session, by name of the score: (hits, total) of every task so far."""
+    before: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    """The same of all tasks before the first session, where the host can be scored then."""
+    losses: list[dict[str, float]] = field(default_factory=list)
+    trainable: dict[str, int] = field(default_factory=dict)
+    """Parameters per group, the largest over the sessions."""
+    seconds: dict[str, list[float]] = field(default_factory=lambda: {"train": [], "score": []})
+
+
+class Learner:
+    """A host on its way through a stream of ``tasks`` tasks."""
+
+    def __init__(
+        self,
+        host: Host,
+        tasks: int,
+        *,
+        loop: Loop | None = None,
+        seed: int = 0,
+        additions: Sequence[Addition] = (),
+        devices: Devices | None = None,
+        folder: Path | None = None,
+        origin: Origin | None = None,
+        report: Report = silent,
+    ) -> None:
+        check_composition(type(host), additions)
+        self.host, self.tasks, self.seed, self.additions = host, tasks, seed, additions
+        self.loop = loop or Loop()
+        self.devices = devices or Devices(self.loop.precision, self.loop.device)
+        self.report = report if self.devices.main else silent
+        self.history = History()
+        self._checkpoints = Checkpoints(folder, origin) if folder is not None else None
+        self._saved = time.monotonic()
+
+    def run(self) -> History:
+        """Learn what is left of the stream; picks up where a checkpoint says."""
+        accelerators = range(torch.accelerator.device_count())
+        with torch.random.fork_rng(devices=accelerators):
+            state = self._checkpoints.latest() if self._checkpoints else None
+            if state is not None:
+                self._restore(state)
+            if self.host.scores_ahead and not self.history.before:
+                self.history.before = _counts(self.host.score(range(self.tasks)))
+            for task in range(len(self.history.scores), self.tasks):
+                self._task(task, state)
+                state = None
+        return self.history
+
+    def _task(self, task: int, resumed: dict[str, Any] | None) -> None:
+        self.report({"task": task + 1, "tasks": self.tasks})
+        before = self._between()
+        started = time.perf_counter()
+        session = self.host.begin(task)
+        spent = 0.0
+        if session is not None:
+            spent = self._train(session, before, resumed)
+        self.host.finish(task)
+        trained = time.perf_counter()
+        self._score(task)
+        self.history.seconds["train"].append(spent + trained - started)
+        self.history.seconds["score"].append(time.perf_counter() - trained)
+        self._save({"between": self._between()})
+
+    def _train(
+        self, session: Session, before: dict[str, Any], resumed: dict[str, Any] | None
+    ) -> float:
+        """The epochs that are left; returns the seconds that a run before this one spent."""
+        training = SessionTraining(session, self.loop, self.devices, self.additions, self.seed)
+        self._count(session)
+        first, earlier = 0, 0.0
+        started = time.perf_counter()
+        if resumed is not None and "within" in resumed:
+            first, earlier = resumed["epoch"], resumed["seconds"]
+            training.load_state_dict(resumed["within"])
+        for epoch in range(first, session.epochs):
+            self.report({"epoch": epoch + 1, "epochs": session.epochs})
+            loss = training.epoch(epoch, self.report)
+            self.history.losses.append({"task": session.task, "epoch": epoch, "loss": loss})
+            self.report({"loss": loss})
+            if time.monotonic() - self._saved >= self.loop.checkpoint_seconds:
+                spent = earlier + time.perf_counter() - started
+                within = {"within": training.state_dict(), "epoch": epoch + 1, "seconds": spent}
+                self._save({"between": before, "losses": list(self.history.losses)} | within)
+        session.module.eval()
+        for addition in self.additions:
+            addition.end(training)
+        return earlier
+
+    def _score(self, task: int) -> None:
+        ahead = 1 if self.host.scores_ahead else 0
+        scores = self.host.score(range(min(task + 1 + ahead, self.tasks)))
+        self.history.scores.append(_counts(scores))
+        main = scores[self.host.main_score][: task + 1]
+        union = Score(sum(s.hits for s in main), sum(s.total for s in main))
+        self.report({"union": union.percent})
+
+    def _count(self, session: Session) -> None:
+        for group in session.groups:
+            size = sum(p.numel() for p in group.parameters.values())
+            known = self.history.trainable.get(group.name, 0)
+            self.history.trainable[group.name] = max(known, size)
+
+    def _between(self) -> dict[str, Any]:
+        """Everything at a point between two tasks."""
+        history = self.history
+        return {
+            "host": self.host.state_dict(),
+            "additions": [addition.state_dict() for addition in self.additions],
+            "scores": list(history.scores),
+            "before": dict(history.before),
+            "losses": list(history.losses),
+            "trainable": dict(history.trainable),
+            "seconds": {name: list(values) for name, values in history.seconds.items()},
+        }
+
+    def _save(self, state: dict[str, Any]) -> None:
+        if self._checkpoints is not None and self.devices.main:
+            self._checkpoints.save(state)
+        self._saved = time.monotonic()
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        between = state["between"]
+        self.host.load_state_dict(between["host"])
+        for addition, saved in zip(self.additions, between["additions"], strict=True):
+            addition.load_state_dict(saved)
+        self.history = History(
+            scores=between["scores"],
+            before=between["before"],
+            losses=state.get("losses", between["losses"]),
+            trainable=between["trainable"],
+            seconds=between["seconds"],
+        )
+
+
+def _counts(scores: dict[str, list[Score]]) -> dict[str, list[tuple[int, int]]]:
+    return {name: [(s.hits, s.total) for s in row] for name, row in scores.items()}
+
+
+class RunSettings(Protocol):
+    """What the settings of a run have in every domain."""
+
+    @property
+    def loop(self) -> Loop: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def additions(self) -> Sequence[Any]: ...
+    def reads(self) -> dict[str, Reading]: ...
+
+
+def learn_stream(
+    host: Host, tasks: int, settings: RunSettings, devices: Devices, folder: Path, report: Report
+) -> History:
+    """Take a host through its stream; checkpoints lie in ``folder/checkpoints``."""
+    return Learner(
+        host,
+        tasks,
+        loop=settings.loop,
+        seed=settings.seed,
+        additions=[addition.make(settings.seed) for addition in settings.additions],
+        devices=devices,
+        folder=folder / "checkpoints",
+        origin=origin_of(settings),
+        report=report,
+    ).run()
+
+
+def origin_of(settings: RunSettings) -> Origin:
+    """What a checkpoint must agree with. What is read counts, not where it lies."""
+    readings = settings.reads()
+    return Origin(digest(without(essence(settings), readings)), look_at(readings))

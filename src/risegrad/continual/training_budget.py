@@ -1,0 +1,65 @@
+"""How much and with which optimizer one group of parameters trains in each session."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from torch.nn import Parameter
+from torch.optim import SGD, Adam, AdamW, Optimizer
+
+from risegrad.common.checks import check_choice, check_number
+
+OPTIMIZERS = ("sgd", "adam", "adamw")
+SCHEDULES = ("cosine", "constant")
+
+
+@dataclass(frozen=True)
+class TrainingBudget:
+    """One group's training in each session, with a fresh optimizer every time."""
+
+    epochs: int = 10
+    """Passes over the session's data. The group with the smaller number stops earlier."""
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    lr: float = 0.01
+    momentum: float = 0.9
+    """Of SGD."""
+    weight_decay: float = 5e-4
+    schedule: Literal["cosine", "constant"] = "cosine"
+    """Of the learning rate, epoch by epoch within a session; ``cosine`` falls to zero."""
+    clip: float = 0.0
+    """Bound on the l2 norm of the group's gradient, before any shaping; 0 means none."""
+
+    def __post_init__(self) -> None:
+        check_choice("optimizer", self.optimizer, OPTIMIZERS)
+        check_choice("schedule", self.schedule, SCHEDULES)
+        check_number("epochs", self.epochs, at_least=0, whole=True)
+        check_number("lr", self.lr, above=0)
+        check_number("momentum", self.momentum, at_least=0, below=1)
+        check_number("weight_decay", self.weight_decay, at_least=0)
+        check_number("clip", self.clip, at_least=0)
+
+    def unused(self) -> dict[str, str]:
+        """Settings away from their defaults that the optimizer would not look at, and why."""
+        if self.optimizer == "sgd" or self.momentum == TrainingBudget.momentum:
+            return {}
+        reason = f"is not used by optimizer {self.optimizer!r} but by sgd; got {self.momentum}"
+        return {"momentum": reason}
+
+    def lr_at(self, epoch: int) -> float:
+        """The learning rate of an epoch, counted from 0.
+
+        >>> [round(TrainingBudget(epochs=4, lr=1.0).lr_at(epoch), 3) for epoch in range(4)]
+        [1.0, 0.854, 0.5, 0.146]
+        """
+        if self.schedule == "constant":
+            return self.lr
+        return self.lr * (1 + math.cos(math.pi * epoch / self.epochs)) / 2
+
+    def make_optimizer(self, parameters: Iterable[Parameter]) -> Optimizer:
+        if self.optimizer == "sgd":
+            return SGD(parameters, self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
+        kind = Adam if self.optimizer == "adam" else AdamW
+        return kind(parameters, self.lr, weight_decay=self.weight_decay)

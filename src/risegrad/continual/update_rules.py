@@ -1,0 +1,150 @@
+"""Update rules: where a group's gradient comes from and how it is shaped.
+
+``fo`` is the exact gradient, ``zo`` a two-point estimate of it, and the others shape the exact one.
+"""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Literal
+
+from torch.nn import Parameter
+from torch.optim import Optimizer
+
+from risegrad.common.checks import check_choice, check_number
+from risegrad.core.attachment import Attachment, attach
+from risegrad.core.blocks import listing, matches
+from risegrad.core.shapers import CovarianceNoise, IsotropicNoise, Rise, ScaledFO, Shaper
+
+RULES: dict[str, str] = {
+    "fo": "the exact gradient",
+    "zo": "SPSA: two evaluations per query, no gradient",
+    "rise": "the exact gradient, shaped blockwise by RISE",
+    "scaled-fo": "control: RISE's mean, nothing random (a smaller step, block by block)",
+    "isotropic-noise": "control: the exact gradient plus isotropic noise of RISE's total variance",
+    "covariance-noise": "control: Gaussian noise with RISE's own mean and covariance",
+}
+SHAPERS: dict[str, Callable[..., Shaper]] = {
+    "rise": Rise,
+    "scaled-fo": ScaledFO,
+    "isotropic-noise": IsotropicNoise,
+    "covariance-noise": CovarianceNoise,
+}
+BLOCKS = ("tensor", "module", "whole")
+
+_SHAPED = ("q", "blocks", "chunk", "on", "exempt", "only")
+USES: dict[str, tuple[str, ...]] = {
+    "fo": (),
+    "zo": ("q", "epsilon", "variant", "norm_matched"),
+    "rise": _SHAPED,
+    "scaled-fo": _SHAPED,
+    "isotropic-noise": (*_SHAPED, "mean"),
+    "covariance-noise": (*_SHAPED, "mean"),
+}
+"""Which settings each rule looks at."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One update rule with its settings; ``unused`` tells those that only other rules look at."""
+
+    name: str = ""
+    """See ``RULES``; empty means the host's own: ``fo`` for most, ``zo`` for ZO-FC."""
+    q: int = 4
+    """Directions per block of RISE and the controls; queries of ``zo``."""
+    blocks: Literal["tensor", "module", "whole"] = "tensor"
+    chunk: int = 0
+    """Block size in elements, cut from each tensor; 0 takes ``blocks`` as they are."""
+    on: Literal["gradient", "update"] = "gradient"
+    """Shape the gradient before the optimizer (the paper), or the optimizer's displacement."""
+    mean: Literal["", "exact", "scaled"] = ""
+    """Mean of the noise controls; empty means the control's own."""
+    epsilon: float = 1e-3
+    """Distance of the evaluations of ``zo``."""
+    variant: Literal["two-sided", "one-sided", "sign"] = "two-sided"
+    norm_matched: bool = False
+    """Whether ``zo`` is scaled to the norm of the gradient."""
+    exempt: tuple[str, ...] = ()
+    """Shell-style patterns of parameters that keep the exact gradient: ``"adapter.0.*"``. A name is
+    the group's (``adapter``, ``head``, ``lora``) and the parameter's own."""
+    only: tuple[str, ...] = ()
+    """Patterns of the parameters that are shaped, all others being exempt; empty means all."""
+
+    def __post_init__(self) -> None:
+        check_choice("name", self.name, ["", *RULES])
+        check_choice("blocks", self.blocks, BLOCKS)
+        check_choice("on", self.on, ("gradient", "update"))
+        check_choice("mean", self.mean, ("", "exact", "scaled"))
+        check_choice("variant", self.variant, ("two-sided", "one-sided", "sign"))
+        check_number("q", self.q, at_least=1, whole=True)
+        check_number("chunk", self.chunk, at_least=0, whole=True)
+        check_number("epsilon", self.epsilon, above=0)
+        if self.chunk and self.blocks != "tensor":
+            raise ValueError(
+                f"blocks must be 'tensor' with chunk = {self.chunk}, which cuts tensors; "
+                f"got {self.blocks!r}"
+            )
+
+    def unused(self, name: str) -> dict[str, str]:
+        """Settings away from their defaults that the rule ``name`` would not look at, and why."""
+        return {
+            field.name: _not_used(field.name, getattr(self, field.name), name)
+            for field in fields(self)
+            if field.name not in ("name", *USES[name])
+            and getattr(self, field.name) != field.default
+        }
+
+    @property
+    def exact(self) -> bool:
+        """Whether it needs the gradient by backpropagation."""
+        return self.name != "zo"
+
+    def shaper(self, seed: int) -> Shaper | None:
+        """What stands in front of the optimizer; None for ``fo`` and ``zo``."""
+        make = SHAPERS.get(self.name)
+        if make is None:
+            return None
+        mean = {"mean": self.mean} if self.mean and self.name.endswith("noise") else {}
+        return make(q=self.q, blocks=self.chunk or self.blocks, seed=seed, **mean)
+
+    def shapes(self, name: str) -> bool:
+        """Whether a parameter, by its full name, is within the rule's scope."""
+        return matches(name, self.only or ("*",)) and not matches(name, self.exempt)
+
+    def attach(
+        self, optimizer: Optimizer, group: str, parameters: Mapping[str, Parameter], seed: int
+    ) -> Attachment | None:
+        """Shape what the group's optimizer gets; None where nothing of the group is shaped."""
+        shaper = self.shaper(seed)
+        left = [name for name in parameters if not self.shapes(f"{group}.{name}")]
+        if shaper is None or len(left) == len(parameters):
+            return None
+        shaper = replace(shaper, exempt=tuple(glob.escape(name) for name in left))
+        return attach(optimizer, shaper, params=list(parameters.items()), on=self.on)
+
+
+def _not_used(setting: str, value: object, name: str) -> str:
+    users = [rule for rule, settings in USES.items() if setting in settings]
+    return f"is not used by rule {name!r} but by {', '.join(users)}; got {value!r}"
+
+
+def check_scope(rules: Iterable[tuple[Rule, Iterable[str]]]) -> None:
+    """Every pattern must name something among all parameters (full names) that rules shape."""
+    shaped = [(rule, tuple(names)) for rule, names in rules if rule.name in SHAPERS]
+    names = [name for _, own in shaped for name in own]
+    for setting in ("exempt", "only"):
+        for pattern in {p: None for rule, _ in shaped for p in getattr(rule, setting)}:
+            if not any(matches(name, (pattern,)) for name in names):
+                raise ValueError(
+                    f"rule.{setting}: no parameter matches {pattern!r}; "
+                    f"the parameters are {listing(names)}"
+                )
+    if shaped and not any(rule.shapes(name) for rule, own in shaped for name in own):
+        raise ValueError("rule.exempt and rule.only leave no parameter to shape")
+
+
+def head_rule_of(rule: Rule, choice: Literal["same", "fo"]) -> Rule:
+    """The rule of a head beside adapters that follow ``rule``."""
+    return rule if choice == "same" else replace(rule, name="fo")

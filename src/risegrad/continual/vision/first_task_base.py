@@ -1,0 +1,50 @@
+"""A base for streams without pretrained weights: the whole ViT learns the first task's classes."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from risegrad.common.seeds import generator_for, seed_for
+from risegrad.continual.batch_plan import epoch_batches, load
+from risegrad.continual.devices import Devices
+from risegrad.continual.session_training import Loop
+from risegrad.continual.stream import Stream, Task
+from risegrad.continual.training_budget import TrainingBudget
+from risegrad.continual.vision.backbone import ViTSettings, feature_width, features
+from risegrad.continual.vision.classifier_heads import Head
+from risegrad.continual.vision.image_batches import AugmentedImages
+from risegrad.continual.vision.streams import ImageSplit
+
+
+def train_base(
+    vit: nn.Module,
+    task: Task[ImageSplit],
+    settings: ViTSettings,
+    loop: Loop,
+    devices: Devices,
+    seed: int,
+) -> None:
+    """AdamW on all of the ViT with a linear head that is dropped; frozen again afterwards.
+
+    Every process of a run does all of it alone: it is short, and they end with the same weights.
+    """
+    head = Head("linear", feature_width(vit))
+    head.grow(len(task.classes), generator_for(seed, "base head"))
+    both = nn.ModuleList([vit, head]).to(devices.device).requires_grad_(True).train()
+    budget = TrainingBudget(epochs=settings.base_epochs, optimizer="adamw", lr=settings.base_lr)
+    optimizer = budget.make_optimizer(both.parameters())
+    items = AugmentedImages(Stream("base", (task,)), seed_for(seed, "base"))
+    with torch.random.fork_rng(devices=range(torch.accelerator.device_count())):
+        torch.manual_seed(seed_for(seed, "base"))
+        for epoch in range(budget.epochs):
+            optimizer.param_groups[0]["lr"] = budget.lr_at(epoch)
+            refs = epoch_batches(len(task.train), loop.batch, seed=seed, task=0, epoch=epoch)
+            for fetched in load(items, refs, epoch, workers=loop.workers):
+                batch = fetched.to(devices.device)
+                optimizer.zero_grad()
+                logits = head(features(vit, batch.inputs))
+                cross_entropy(logits, batch.labels).backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+    vit.requires_grad_(False).eval()

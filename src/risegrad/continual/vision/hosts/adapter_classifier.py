@@ -1,0 +1,95 @@
+"""Adapter + Cls.: one set of adapters and one head, trained in every session."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from risegrad.common.checks import check_choice
+from risegrad.common.seeds import generator_for
+from risegrad.continual.host import saved_parameters
+from risegrad.continual.session import ParameterGroup, Session
+from risegrad.continual.update_rules import head_rule_of
+from risegrad.continual.vision.adapters import adapter_linears
+from risegrad.continual.vision.classifier_heads import Head
+from risegrad.continual.vision.hosts.learnable_classifier import HeadSettings
+from risegrad.continual.vision.hosts.vision_host import VisionHost, session_loss
+from risegrad.continual.vision.image_batches import AugmentedImages, VisionBatch
+from risegrad.continual.vision.vision_kit import Kit
+
+
+@dataclass(frozen=True)
+class AdapterSettings(HeadSettings):
+    """The classifier, and which rule it follows."""
+
+    head: Literal["linear", "cosine"] = "cosine"
+    head_rule: Literal["same", "fo"] = "same"
+    """``same`` as the adapters' rule, or always ``fo``."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("head_rule", self.head_rule, ("same", "fo"))
+
+
+class AdapterClassifier(VisionHost):
+    """Adapters drift with every session: the host that forgets most, and the cheapest."""
+
+    name = "adapter-classifier"
+    summary = "one set of adapters and a cosine head, trained in every session"
+    Settings = AdapterSettings
+
+    def __init__(self, kit: Kit, settings: AdapterSettings) -> None:
+        super().__init__(kit, settings)
+        self.adapters = kit.new_adapters(0)
+        self.head = Head(settings.head, kit.width, settings.sigma).to(kit.devices.device)
+
+    def begin(self, task: int) -> Session:
+        before, count = self.head.classes, len(self.kit.stream[task].classes)
+        self.head.grow(count, generator_for(self.kit.seed, "head", task))
+        rule = self.kit.named_rule(self.default_rule)
+        head_rule = head_rule_of(rule, self.settings.head_rule)
+        return Session(
+            task=task,
+            examples=len(self.kit.stream[task].train),
+            groups=(
+                ParameterGroup(
+                    "adapter", dict(self.adapters.named_parameters()), self.kit.adapter, rule
+                ),
+                ParameterGroup(
+                    "head", dict(self.head.named_parameters()), self.kit.head, head_rule
+                ),
+            ),
+            module=nn.ModuleList([self.adapters, self.head]),
+            items=AugmentedImages(self.kit.stream, self.kit.seed),
+            loss=lambda batch, every: session_loss(self.logits(batch), batch.labels, before, every),
+            logits=self.logits,
+            loss_of_logits=lambda logits, batch, every: session_loss(
+                logits, batch.labels, before, every
+            ),
+            seen_before=before,
+            outside={f"head.{name}": rows for name, rows in self.head.rows(before).items()},
+            linears={f"adapter.{n}": m for n, m in adapter_linears(self.adapters).items()},
+        )
+
+    def finish(self, task: int) -> None:
+        """Nothing to do."""
+
+    def logits(self, batch: VisionBatch) -> Tensor:
+        scores: Tensor = self.head(self.kit.extract(batch.inputs, self.adapters))
+        return scores
+
+    def predict(self, task: int, split: str) -> tuple[Tensor, Tensor]:
+        found, labels = self.kit.features_of(task, split, self.adapters)
+        return self.head(found), labels
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "adapters": saved_parameters(self.adapters),
+            "head": saved_parameters(self.head),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.adapters.load_state_dict(state["adapters"])
+        self.head.load(state["head"])

@@ -1,0 +1,68 @@
+"""What all vision hosts share: class-incremental scoring, and a session-local cross-entropy."""
+
+from __future__ import annotations
+
+import itertools
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from risegrad.continual.host import Host, Score
+from risegrad.continual.vision.vision_kit import Kit
+
+
+@dataclass(frozen=True)
+class VisionHostSettings:
+    """What every host's settings have."""
+
+    name: str = ""
+
+
+class VisionHost(Host):
+    """A frozen ViT with something beside it. ``Settings`` are the host's own, a dataclass."""
+
+    summary: ClassVar[str]
+    Settings: ClassVar[type[VisionHostSettings]] = VisionHostSettings
+    cached: ClassVar[bool] = False
+    """Whether training sees features that were computed once."""
+
+    def __init__(self, kit: Kit, settings: Any) -> None:
+        self.kit, self.settings = kit, settings
+
+    @abstractmethod
+    def predict(self, task: int, split: str) -> tuple[Tensor, Tensor]:
+        """Scores over all classes seen, and labels, of this process's part of a split."""
+
+    def score(self, tasks: Sequence[int]) -> dict[str, list[Score]]:
+        split = self.kit.loop.score_on
+        scores = []
+        for task in tasks:
+            with torch.no_grad():
+                logits, labels = self.predict(task, split)
+            right = (logits.argmax(1) == labels).sum()
+            counts = torch.stack([right, torch.full_like(right, len(labels))])
+            hits, total = self.kit.devices.total(counts).tolist()
+            if not total:
+                raise ValueError(f"task {task} has no {split} images to score on")
+            scores.append(Score(hits, total))
+        return {"accuracy": scores}
+
+    @classmethod
+    def feature_passes(cls, train: Sequence[int], test: Sequence[int]) -> int:
+        """Images through the ViT outside training, for an estimate: here, to score."""
+        return sum(itertools.accumulate(test))
+
+
+def session_loss(logits: Tensor, labels: Tensor, seen_before: int, every_class: bool) -> Tensor:
+    """Cross-entropy over the session's own classes: old logits get no gradient through the softmax.
+
+    With ``every_class`` over all classes seen, which replayed examples need.
+    """
+    if every_class:
+        return cross_entropy(logits, labels)
+    return cross_entropy(logits[:, seen_before:], labels - seen_before)

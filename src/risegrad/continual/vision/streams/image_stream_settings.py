@@ -1,0 +1,125 @@
+"""What makes a class-incremental stream of images: one frozen table of settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+
+from risegrad.common.checks import check_choice, check_number
+from risegrad.common.settings import APART
+from risegrad.continual.vision.streams.class_order import PUBLISHED_SEED
+
+SOURCES = ("cifar100", "folder", "domainnet", "hub", "npz", "digits")
+CLASS_ORDERS = ("seed", "natural", "given")
+AUGMENTS = ("pilot", "flip", "none")
+TEST_VIEWS = ("crop", "direct")
+NORMALIZATIONS = ("none", "imagenet", "clip", "half")
+ON_BROKEN = ("stop", "skip")
+
+
+@dataclass(frozen=True)
+class ImageStreamSettings:
+    """Where the images come from, how classes become sessions, and how an image is shown.
+
+    Every field is a string, a number, a bool or a tuple of numbers, so that TOML can say it; 0 and
+    "" stand for "all" and "not given".
+    """
+
+    name: str = "custom"
+    """The name in records: that of a named stream (see ``NAMED``), or any other."""
+    source: str = "digits"
+    """"cifar100" (torchvision), "folder", "domainnet", "hub" (Hugging Face), "npz" or "digits"."""
+    data: str = ""
+    """Folder, file or hub name of the images; relative paths start at the working directory."""
+    download: bool = field(default=False, metadata=APART)
+    """Whether "cifar100" may be downloaded into ``data``."""
+    image_column: str = ""
+    """"hub" only: the column of the images; "" finds it where there is one only."""
+    label_column: str = ""
+    """"hub" only: the column of the labels; "" finds it where there is one only."""
+    test_fraction: float = 0.2
+    """The share of each class kept for testing where the source has no split of its own."""
+
+    base: int = 0
+    """Classes of the first session; 0: as many as ``increment``."""
+    increment: int = 10
+    """Classes of every later session; the last one has what is left, which may be fewer."""
+    class_order: str = "seed"
+    """"seed" (shuffled by ``order_seed``), "natural" (0, 1, ...) or "given" (``given_order``)."""
+    order_seed: int = PUBLISHED_SEED
+    """The seed of the class order, and of nothing else; 1993 gives the published one."""
+    given_order: tuple[int, ...] = ()
+    """"given" only: the class ids in their order; classes that it leaves out are not used."""
+    classes: int = 0
+    """How many classes to use, from the beginning of the order; 0: all."""
+
+    train_per_class: int = 0
+    """At most so many training images per class, validation included, chosen by ``split_seed``; 0:
+    all."""
+    test_per_class: int = 0
+    """At most so many test images per class, chosen by ``split_seed``; 0: all."""
+    validation: float = 0.0
+    """The share of the training images of each class set aside for validation."""
+    split_seed: int = 0
+    """The seed of ``train_per_class``, ``test_per_class`` and ``validation``; of nothing else."""
+
+    image_size: int = 224
+    """Height and width of the images that the model sees."""
+    augment: str = "pilot"
+    """Training view: "pilot" (a random crop of 5-100 % of the area, ratio 3/4-4/3, resized, half of
+    them mirrored), "flip" (the test view, half of them mirrored) or "none" (the test view)."""
+    test_view: str = "crop"
+    """"crop" (shorter side to ``image_size * resize_ratio``, then the middle) or "direct" (the
+    whole image to ``image_size``, whatever its shape): for small images."""
+    resize_ratio: float = 256 / 224
+    """"crop" only: the shorter side before the crop, in units of ``image_size``."""
+    normalize: str = "none"
+    """"none" (0..1, as PILOT), "half" (-1..1), or the mean and deviation of "imagenet", "clip"."""
+    on_broken: str = "stop"
+    """An image that cannot be decoded: "stop" raises when it is met; "skip" decodes every image
+    once while the stream is built, leaves the broken ones out and lists them in the notes."""
+
+    def __post_init__(self) -> None:
+        self._check_types()
+        self._check_choices()
+        self._check_numbers()
+        if not self.name:
+            raise ValueError('name must not be empty, got ""')
+        if self.source != "digits" and not self.data:
+            raise ValueError(
+                f'data must say where the images of source="{self.source}" are, got "{self.data}"'
+            )
+        if (self.class_order == "given") != bool(self.given_order):
+            raise ValueError(
+                'given_order must list class ids if and only if class_order is "given", '
+                f'got class_order="{self.class_order}" and given_order={self.given_order}'
+            )
+
+    def _check_types(self) -> None:
+        for one in fields(self):
+            value, kind = getattr(self, one.name), type(one.default)
+            fits = type(value) is kind or (kind is float and type(value) is int)
+            if not fits or (kind is tuple and any(type(number) is not int for number in value)):
+                wanted = "tuple of int" if kind is tuple else kind.__name__
+                raise ValueError(f"{one.name} must be a {wanted}, got {value!r}")
+
+    def _check_choices(self) -> None:
+        for name, allowed in (
+            ("source", SOURCES),
+            ("class_order", CLASS_ORDERS),
+            ("augment", AUGMENTS),
+            ("test_view", TEST_VIEWS),
+            ("normalize", NORMALIZATIONS),
+            ("on_broken", ON_BROKEN),
+        ):
+            check_choice(name, getattr(self, name), allowed)
+
+    def _check_numbers(self) -> None:
+        for name in ("increment", "image_size"):
+            check_number(name, getattr(self, name), at_least=1, whole=True)
+        for name in ("base", "classes", "train_per_class", "test_per_class"):
+            check_number(name, getattr(self, name), at_least=0, whole=True)
+        for name in ("order_seed", "split_seed"):
+            check_number(name, getattr(self, name), at_least=0, below=2**32, whole=True)
+        check_number("resize_ratio", self.resize_ratio, at_least=1)
+        check_number("validation", self.validation, at_least=0, below=1)
+        check_number("test_fraction", self.test_fraction, above=0, below=1)

@@ -1,0 +1,73 @@
+"""Streams by name: those of the paper, and a small one for tests and demos."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from risegrad.common.checks import check_choice
+from risegrad.continual.vision.streams.image_stream_settings import ImageStreamSettings
+
+_CIFAR100 = ImageStreamSettings(source="cifar100", data="data")
+_IMAGENET_R = ImageStreamSettings(source="folder", data="data/imagenet-r")
+
+NAMED: dict[str, ImageStreamSettings] = {
+    settings.name: settings
+    for settings in (
+        replace(_CIFAR100, name="cifar100-inc5", increment=5),
+        replace(_CIFAR100, name="cifar100-inc10", increment=10),
+        replace(_IMAGENET_R, name="imagenet-r-inc5", increment=5),
+        replace(_IMAGENET_R, name="imagenet-r-inc10", increment=10),
+        ImageStreamSettings(
+            name="domainnet-inc69", source="domainnet", data="data/domainnet", increment=69
+        ),
+        ImageStreamSettings(
+            name="digits",
+            source="digits",
+            base=4,
+            increment=2,
+            image_size=32,
+            augment="none",
+            test_view="direct",
+        ),
+    )
+}
+"""The settings of every named stream."""
+
+DESCRIPTIONS: dict[str, str] = {
+    "cifar100-inc5": "CIFAR-100, 20 sessions of 5 classes",
+    "cifar100-inc10": "CIFAR-100, 10 sessions of 10 classes",
+    "imagenet-r-inc5": "ImageNet-R, 40 sessions of 5 classes",
+    "imagenet-r-inc10": "ImageNet-R, 20 sessions of 10 classes",
+    "domainnet-inc69": "DomainNet, six domains pooled, 5 sessions of 69 classes",
+    "digits": "scikit-learn's digits, 4 sessions of 4, 2, 2 and 2 classes, no download",
+}
+"""One line for every named stream."""
+
+
+def named_stream(name: str, **changes: Any) -> ImageStreamSettings:
+    """The settings of a named stream, with some of them changed.
+
+    >>> named_stream("cifar100-inc10", source="npz", data="small.npz").increment
+    10
+    """
+    check_choice("stream", name, NAMED)
+    return replace(NAMED[name], **changes)
+
+
+def departures(settings: ImageStreamSettings) -> tuple[str, ...]:
+    """A note for the record if a stream bears a name but differs from what the name stands for.
+
+    Where the data lies is no difference.
+    """
+    if settings.name not in NAMED:
+        return ()
+    preset, place = NAMED[settings.name], {"data", "download", "image_column", "label_column"}
+    changed = [
+        f"{field}={getattr(settings, field)!r}"
+        for field in type(settings).__dataclass_fields__
+        if field not in place and getattr(settings, field) != getattr(preset, field)
+    ]
+    return (
+        (f"differs from the named stream {settings.name}: {', '.join(changed)}",) if changed else ()
+    )

@@ -1,0 +1,193 @@
+"""One run in vision: settings, the parts they describe, and what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from risegrad.common.checks import check_choice
+from risegrad.common.run_inputs import Reading
+from risegrad.common.settings import as_plain
+from risegrad.continual import metrics
+from risegrad.continual.devices import Devices
+from risegrad.continual.run_needs import (
+    Known,
+    checkpoint_bytes,
+    complaint,
+    missing_extras,
+    off_hub,
+    once,
+)
+from risegrad.continual.run_results import result
+from risegrad.continual.runs import read_run
+from risegrad.continual.session import Report
+from risegrad.continual.session_training import Loop
+from risegrad.continual.stream_learning import learn_stream
+from risegrad.continual.training_budget import TrainingBudget
+from risegrad.continual.update_rules import Rule
+from risegrad.continual.vision import vision_pace
+from risegrad.continual.vision.backbone import (
+    ViTSettings,
+    hub_repository,
+    load_backbone,
+    no_weights,
+    weights_of,
+    weights_wanted,
+)
+from risegrad.continual.vision.first_task_base import train_base
+from risegrad.continual.vision.hosts import HOSTS
+from risegrad.continual.vision.hosts.vision_host import VisionHost
+from risegrad.continual.vision.streams import NAMED, ImageStreamSettings, build_stream
+from risegrad.continual.vision.streams.image_stream_build import images_of, open_source
+from risegrad.continual.vision.vision_kit import Kit
+
+READERS = {
+    "cifar100": ("torchvision", "vision"),
+    "folder": ("PIL", "vision"),
+    "domainnet": ("PIL", "vision"),
+    "hub": ("datasets", "vision"),
+    "digits": ("sklearn", "lab"),
+}
+CIFAR100 = "cifar-100-python"
+CIFAR100_URL = "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz"
+SHAPES = {"tiny": (192, 12), "small": (384, 12), "base": (768, 12), "large": (1024, 24)}
+SHAPES |= {"huge": (1280, 32), "giant": (1536, 40)}
+
+
+def needs(settings: VisionRun, known: Known) -> dict[str, Any]:
+    """``missing``: a sentence each, with the way to get it; ``bytes`` of its checkpoints."""
+    missing = once(known, _data, settings.stream) + once(known, _weights, settings.model)
+    return {"missing": missing, "bytes": checkpoint_bytes(_trained(settings.model))}
+
+
+def _data(stream: ImageStreamSettings) -> list[str]:
+    """Looked for, not read: whole sets of images would take a while."""
+    if stream.source in READERS:
+        module, extra = READERS[stream.source]
+        if lacking := missing_extras([module], extra, f"stream.source={stream.source}"):
+            return lacking
+    path = Path(stream.data).expanduser()
+    match stream.source:
+        case "cifar100":
+            return _cifar100(path, stream.download)
+        case "npz":
+            there = path.is_file()
+            return [] if there else complaint(lambda: open_source(stream))
+        case "hub":
+            return [] if path.exists() else _on_hub(stream.data)
+        case "digits":
+            return []
+        case _:
+            return complaint(lambda: open_source(stream))
+
+
+def _cifar100(root: Path, download: bool) -> list[str]:
+    place = root / CIFAR100
+    if download or all((place / name).is_file() for name in ("train", "test", "meta")):
+        return []
+    return [
+        f"CIFAR-100 is not in {place.absolute()}: --set stream.download=true gets it, or unpack "
+        f"{CIFAR100_URL} in {root.absolute()}, or give the folder that has {CIFAR100} as "
+        "--set stream.data=FOLDER"
+    ]
+
+
+def _on_hub(name: str) -> list[str]:
+    if why := off_hub(name, "dataset"):
+        return [
+            f"the dataset {name!r} is no file or folder here and {why}: give files with "
+            "--set stream.data=PATH"
+        ]
+    return []
+
+
+def _weights(model: ViTSettings) -> list[str]:
+    if lacking := missing_extras(["timm"], "vision", "ViTs"):
+        return lacking
+    path = Path(model.weights).expanduser()
+    if model.weights:
+        return [] if path.is_file() else [no_weights(path)]
+    if not model.pretrained:
+        return []
+    why = off_hub(hub_repository(model.name)) if hub_repository(model.name) else "not known to timm"
+    return [f"model.name {model.name!r} is {why}; {weights_wanted(model)}"] if why else []
+
+
+def _trained(model: ViTSettings) -> int:
+    """About: the adapters of one session."""
+    width, depth = next((s for word, s in SHAPES.items() if word in model.name), SHAPES["base"])
+    return 2 * (model.width or width) * model.adapter_width * (model.depth or depth)
+
+
+@dataclass(frozen=True)
+class VisionRun:
+    """Everything that a run in vision depends on."""
+
+    stream: ImageStreamSettings
+    host: Any
+    """The settings of the host, with its ``name``."""
+    model: ViTSettings = field(default_factory=ViTSettings)
+    rule: Rule = field(default_factory=Rule)
+    head: TrainingBudget = field(default_factory=TrainingBudget)
+    adapter: TrainingBudget = field(default_factory=TrainingBudget)
+    loop: Loop = field(default_factory=Loop)
+    additions: tuple[Any, ...] = ()
+    seed: int = 0
+    """Of initialization, batches, augmentation and draws; the class order has its own."""
+    domain: Literal["vision"] = "vision"
+
+    def reads(self) -> dict[str, Reading]:
+        """The images and the weights, by the settings that name them."""
+        images, weights = images_of(self.stream), weights_of(self.model)
+        return ({"stream.data": images} if images else {}) | weights
+
+
+def read_config(plain: Mapping[str, Any]) -> VisionRun:
+    """Plain tables into settings; ``stream.name`` may name a stream whose settings are changed."""
+    stream = dict(plain.get("stream", {}))
+    name = str(stream.get("name", "custom"))
+    if name in NAMED:
+        stream = as_plain(NAMED[name]) | stream
+    elif "source" not in stream:
+        check_choice("stream.name", name, NAMED)
+    return read_run(VisionRun, {**plain, "stream": stream}, HOSTS)
+
+
+def estimate(settings: VisionRun) -> dict[str, Any]:
+    """Images of the stream, and how many pass forward and backward while learning."""
+    return vision_pace.work(settings, build_stream(settings.stream))
+
+
+def seconds(settings: VisionRun) -> float:
+    """How long a run would take here, from a few timed steps."""
+    return vision_pace.seconds(settings, make_host)
+
+
+def perform(settings: VisionRun, folder: Path, report: Report) -> dict[str, Any]:
+    """Learn the stream, going on from what lies in ``folder``."""
+    devices = Devices(settings.loop.precision, settings.loop.device)
+    host = make_host(settings, devices)
+    stream = host.kit.stream
+    history = learn_stream(host, len(stream), settings, devices, folder, report)
+    return result(stream, history, host.main_score, metrics.summary_vision)
+
+
+def make_host(settings: VisionRun, devices: Devices) -> VisionHost:
+    stream = build_stream(settings.stream)
+    vit = load_backbone(settings.model, settings.stream.image_size, settings.seed)
+    if settings.model.base_epochs:
+        train_base(vit, stream[0], settings.model, settings.loop, devices, settings.seed)
+    kit = Kit(
+        stream=stream,
+        vit=vit,
+        vit_settings=settings.model,
+        rule=settings.rule,
+        head=settings.head,
+        adapter=settings.adapter,
+        loop=settings.loop,
+        devices=devices,
+        seed=settings.seed,
+    )
+    return HOSTS[settings.host.name](kit, settings.host)

@@ -1,0 +1,1 @@
+"""One gradient's way through a step: attachment, blocks, draws, shapers, arithmetic, shards."""

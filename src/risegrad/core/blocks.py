@@ -1,0 +1,172 @@
+"""Blocks: named, ordered, disjoint sets of parameters that are shaped independently."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from risegrad.common.checks import check_positive_int
+
+Patterns = Mapping[str, str | Sequence[str]]
+SPECIFICATIONS = ("tensor", "module", "group", "whole")
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Block names and the parameters in each; with ``chunk``, each parameter is cut further.
+
+    >>> Blocks({"first": ["a", "b"], "second": ["c"]}).parameters
+    ('a', 'b', 'c')
+    """
+
+    members: Mapping[str, Sequence[str]]
+    chunk: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.chunk is not None:
+            check_positive_int("chunk size", self.chunk)
+        home: dict[str, str] = {}
+        for block, names in self.members.items():
+            if isinstance(names, str):
+                raise TypeError(
+                    f"block {block!r} must list parameter names, got the text {names!r}"
+                )
+            if not names:
+                raise ValueError(f"block {block!r} is empty: a block needs at least one parameter")
+            if self.chunk is not None and len(names) > 1:
+                raise ValueError(f"block {block!r}: with a chunk size, one parameter per block")
+            for name in names:
+                if name in home:
+                    raise ValueError(
+                        f"parameter {name!r} is in two blocks, {home[name]!r} and {block!r}; "
+                        "blocks must be disjoint"
+                    )
+                home[name] = block
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        return tuple(name for names in self.members.values() for name in names)
+
+    @classmethod
+    def by_tensor(cls, names: Iterable[str]) -> Blocks:
+        """Every tensor is a block: the paper's choice, and the default."""
+        return cls({name: (name,) for name in names})
+
+    @classmethod
+    def by_module(cls, names: Iterable[str]) -> Blocks:
+        """The tensors of one module (``layer.weight`` and ``layer.bias``) form a block."""
+        return cls(_grouped((name.rpartition(".")[0] or "(root)", name) for name in names))
+
+    @classmethod
+    def by_group(cls, names: Iterable[str], groups: Mapping[str, int]) -> Blocks:
+        """The parameters of one optimizer group form a block; ``groups`` maps names to groups."""
+        return cls(_grouped((f"group {groups[name]}", name) for name in names))
+
+    @classmethod
+    def whole(cls, names: Iterable[str]) -> Blocks:
+        """Everything is one block: global shaping."""
+        return cls({"whole": tuple(names)})
+
+    @classmethod
+    def chunks(cls, names: Iterable[str], size: int) -> Blocks:
+        """Each tensor is cut into pieces of ``size`` elements; the last may be shorter."""
+        return cls({name: (name,) for name in names}, chunk=size)
+
+    @classmethod
+    def by_pattern(cls, names: Iterable[str], patterns: Patterns) -> Blocks:
+        """Blocks from shell-style patterns over parameter names: ``{"attention": "*.attn.*"}``."""
+        names = tuple(names)
+        members = {}
+        for block, wanted in patterns.items():
+            wanted = (wanted,) if isinstance(wanted, str) else wanted
+            members[block] = tuple(name for name in names if matches(name, wanted))
+            if not members[block]:
+                raise ValueError(f"block {block!r}: no parameter matches {', '.join(wanted)}")
+        return cls(members)
+
+
+BlockChoice = str | int | Patterns | Blocks
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def check_block_choice(choice: object) -> None:
+    """What can be said about a choice of blocks before any parameter is known."""
+    if isinstance(choice, bool) or not isinstance(choice, str | int | Mapping | Blocks):
+        raise TypeError(f"blocks must be {_allowed()}; got {choice!r} ({type(choice).__name__})")
+    if isinstance(choice, str) and choice not in SPECIFICATIONS:
+        raise ValueError(f"blocks must be {_allowed()}; got {choice!r}")
+    if isinstance(choice, int):
+        check_positive_int("blocks (a chunk size)", choice)
+
+
+def resolve_blocks(choice: BlockChoice, groups: Mapping[str, int]) -> Blocks:
+    """The blocks that a choice means for parameters (name -> optimizer group), all covered."""
+    check_block_choice(choice)
+    names = tuple(groups)
+    blocks = _resolve(choice, names, groups)
+    _check_cover(blocks, names)
+    return blocks
+
+
+def exempted(names: Iterable[str], patterns: Sequence[str]) -> tuple[str, ...]:
+    """The names that exemption patterns take out; a pattern that matches nothing is a mistake."""
+    names = tuple(names)
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise ValueError(
+                f"exempt: no parameter matches {pattern!r}; the parameters are {listing(names)}"
+            )
+    return tuple(name for name in names if matches(name, patterns))
+
+
+def listing(names: Sequence[str], most: int = 8) -> str:
+    """A few of many names, for messages."""
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown}, ... ({len(names)} in all)"
+
+
+def _resolve(choice: BlockChoice, names: tuple[str, ...], groups: Mapping[str, int]) -> Blocks:
+    if isinstance(choice, Blocks):
+        return choice
+    if isinstance(choice, int):
+        return Blocks.chunks(names, choice)
+    if isinstance(choice, Mapping):
+        return Blocks.by_pattern(names, choice)
+    if choice == "group":
+        return Blocks.by_group(names, groups)
+    builders = {"tensor": Blocks.by_tensor, "module": Blocks.by_module, "whole": Blocks.whole}
+    return builders[choice](names)
+
+
+def _check_cover(blocks: Blocks, names: tuple[str, ...]) -> None:
+    covered = set(blocks.parameters)
+    left_out = [name for name in names if name not in covered]
+    if left_out:
+        raise ValueError(
+            f"no block covers {listing(left_out)}; add a block for them, or name them in exempt"
+        )
+    known = set(names)
+    unknown = [name for name in blocks.parameters if name not in known]
+    if unknown:
+        raise ValueError(
+            f"blocks name parameters that the optimizer does not have (or that are exempt): "
+            f"{listing(unknown)}; it has {listing(names)}"
+        )
+
+
+def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
+    grouped: dict[str, list[str]] = {}
+    for block, name in pairs:
+        grouped.setdefault(block, []).append(name)
+    return {block: tuple(names) for block, names in grouped.items()}
+
+
+def _allowed() -> str:
+    return (
+        f"one of {', '.join(SPECIFICATIONS)}, a chunk size >= 1, a mapping of block names to "
+        "patterns, or a Blocks object"
+    )

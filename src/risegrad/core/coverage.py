@@ -1,0 +1,149 @@
+"""What an attachment covers: the optimizer's parameters as they are now, laid out in blocks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from risegrad.core.block_layout import BlockRow, Layout, make_layout
+from risegrad.core.blocks import exempted, listing, resolve_blocks
+from risegrad.core.parameter_names import held_by_name, with_late_names
+from risegrad.core.shapers import Shaper, resolve_q
+from risegrad.core.shards import check_whole
+
+MOST_ROWS = 40
+
+
+def summary(shaper: Shaper, layout: Layout, on: str, absent: Sequence[int]) -> str:
+    """A table of blocks (dimension, q, tau, mean factor) and one line about all of them.
+
+    The first ``absent`` elements of each parameter are not counted: they take no part now.
+    """
+    rows = _taking_part(layout, absent)
+    width = max(len("block"), *(len(_label(row)) for row in rows))
+    head = f"{'block':<{width}}  {'dimension':>10}  {'q':>4}  {'tau':>7}  {'mean factor':>11}"
+    shown = [_line(row, width) for row in rows]
+    if len(shown) > MOST_ROWS:
+        half = MOST_ROWS // 2
+        shown = [*shown[:half], f"... {len(shown) - 2 * half} more ...", *shown[-half:]]
+    return "\n".join([_title(shaper, on), head, *shown, totals(rows), *_note(absent)])
+
+
+def totals(rows: Sequence[BlockRow]) -> str:
+    """The blocks in one line: how many there are, and how much of the mean is left."""
+    factors = [row.mean_factor for row in rows]
+    taus = [row.tau for row in rows]
+    blocks, elements = sum(row.count for row in rows), sum(row.count * row.d for row in rows)
+    return (
+        f"{blocks:,} blocks, {elements:,} elements; "
+        f"mean factor {min(factors):.4f} to {max(factors):.4f} (median {median(factors):.4f}); "
+        f"tau {min(taus):.4f} to {max(taus):.4f}"
+    )
+
+
+def _taking_part(layout: Layout, absent: Sequence[int]) -> tuple[BlockRow, ...]:
+    """The rows with their present dimensions; without those of which nothing takes part."""
+    if not any(absent):
+        return layout.rows
+    counts = [row.count for row in layout.rows]
+    sizes = torch.split(layout.taking_part(absent).long(), counts)
+    rows = [
+        replace(row, d=d, count=count)
+        for row, present in zip(layout.rows, sizes, strict=True)
+        for d, count in sorted(Counter(present.tolist()).items(), reverse=True)
+        if d
+    ]
+    return tuple(rows) or layout.rows
+
+
+def _note(absent: Sequence[int]) -> list[str]:
+    if not any(absent):
+        return []
+    left = f"{sum(absent):,} elements are frozen or left out"
+    return [f"d counts what has a gradient in a step: {left}"]
+
+
+def _title(shaper: Shaper, on: str) -> str:
+    exempt = f", exempt: {', '.join(shaper.exempt)}" if shaper.exempt else ""
+    stream = f", stream {shaper.stream}" if shaper.stream else ""
+    return f"{type(shaper).__name__} on {on}, seed {shaper.seed}{stream}{exempt}"
+
+
+def _label(row: BlockRow) -> str:
+    return row.name if row.count == 1 else f"{row.name} ({row.count:,} chunks)"
+
+
+def _line(row: BlockRow, width: int) -> str:
+    return (
+        f"{_label(row):<{width}}  {row.d:>10,}  {row.q:>4}  "
+        f"{row.tau:>7.4f}  {row.mean_factor:>11.4f}"
+    )
+
+
+@dataclass(frozen=True)
+class Coverage:
+    layout: Layout
+    tensors: list[Tensor]
+    """One for each name of the layout."""
+    present: list[list[int]]
+    """What the optimizer held when this was made."""
+
+    def is_current(self, optimizer: Optimizer) -> bool:
+        return self.present == _present(optimizer)
+
+
+def cover(optimizer: Optimizer, shaper: Shaper, names: Mapping[Tensor, str]) -> Coverage:
+    """All parameters of an optimizer that are not exempt, or an error that says what is wrong."""
+    held = held_by_name(optimizer, with_late_names(names, optimizer))
+    for name in exempted(held, shaper.exempt):
+        del held[name]
+    if not held:
+        raise ValueError("nothing to shape: exempt names every parameter of the optimizer")
+    for name, (tensor, _) in held.items():
+        _check_shapeable(name, tensor)
+    blocks = resolve_blocks(shaper.blocks, {name: group for name, (_, group) in held.items()})
+    sizes = {name: tensor.numel() for name, (tensor, _) in held.items()}
+    layout = make_layout(blocks, resolve_q(shaper.q, tuple(blocks.members)), sizes)
+    return Coverage(layout, [held[name][0] for name in layout.names], _present(optimizer))
+
+
+def check_disjoint(coverages: Iterable[Coverage]) -> None:
+    """No parameter may be shaped twice, under whatever names."""
+    taken: set[Tensor] = set()
+    for coverage in coverages:
+        pairs = zip(coverage.layout.names, coverage.tensors, strict=True)
+        shared = [name for name, tensor in pairs if tensor in taken]
+        if shared:
+            raise ValueError(
+                f"already shaped by another attachment: {listing(shared)}; detach that one, or "
+                "divide the parameters between the two with exempt"
+            )
+        taken.update(coverage.tensors)
+
+
+def check_left_out(name: str, rows: int, known: Mapping[str, Tensor]) -> None:
+    """Refuse rows that a parameter does not have."""
+    if name not in known:
+        raise ValueError(f"no shaped parameter is called {name!r}; there are {listing([*known])}")
+    shape = tuple(known[name].shape)
+    most = shape[0] if shape else 0
+    if isinstance(rows, bool) or not isinstance(rows, int):
+        raise TypeError(f"rows of {name!r} must be an integer, got {rows!r}")
+    if not 0 <= rows <= most:
+        raise ValueError(f"rows of {name!r} must be 0 to {most} (shape {shape}), got {rows}")
+
+
+def _present(optimizer: Optimizer) -> list[list[int]]:
+    return [[id(tensor) for tensor in group["params"]] for group in optimizer.param_groups]
+
+
+def _check_shapeable(name: str, tensor: Tensor) -> None:
+    if not tensor.is_floating_point():
+        raise TypeError(f"parameter {name!r} is {tensor.dtype}; shaping needs real numbers")
+    check_whole(name, tensor)

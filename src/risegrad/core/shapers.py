@@ -1,0 +1,210 @@
+"""RISE and its controls: each says, for every block, how gradient and noise are combined.
+
+Every shaper here is of the form ``x = c1 g + c2 n`` with one standard normal vector ``n`` per
+block, so each is two formulas over the same calibration and the same draws. All of them are
+homogeneous: shaping a scaled gradient is scaling a shaped one, which is why a loss scale
+(GradScaler with a fused optimizer) does no harm.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from numbers import Integral
+from typing import ClassVar, Literal, final
+
+import torch
+from torch import Tensor
+
+from risegrad.common.checks import check_choice, check_positive_int
+from risegrad.core.blocks import BlockChoice, Blocks, check_block_choice
+from risegrad.core.rise_rule import Sampler, check_sampler, one_draw_coefficients
+from risegrad.theory.calibration import mean_factor
+
+QChoice = int | Sequence[int] | Mapping[str, int]
+Mean = Literal["exact", "scaled"]
+
+
+@dataclass(frozen=True)
+class BlockDraws:
+    """What a shaper sees of its blocks: float64 vectors with one entry per block."""
+
+    d: Tensor
+    q: Tensor
+    norm: Tensor
+    """``|g|``"""
+    dot: Tensor
+    """``g . n``"""
+    chi2: Tensor
+    """chi-square with q degrees of freedom, independent of n"""
+    normal: Tensor
+    """standard normal, independent of n"""
+
+
+@dataclass(frozen=True)
+class Shaper(ABC):
+    """Settings that all shapers share."""
+
+    q: QChoice = 4
+    """Directions per block: an integer for all blocks, or one per block (by order or by name)."""
+    blocks: BlockChoice = "tensor"
+    """``tensor``, ``module``, ``group``, ``whole``, a chunk size, patterns, or ``Blocks``."""
+    seed: int = 0
+    """Draws are a pure function of (seed, step, position)."""
+    exempt: Sequence[str] = ()
+    """Shell-style patterns of parameters that are left as they are, such as ``"head.*"``."""
+    stream: int = field(default=0, kw_only=True)
+    """Tells apart the draws of models with equal parameter names, such as the members of an
+    ensemble or the two networks of an actor and its critic."""
+
+    uses_noise: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_q_choice(self.q)
+        check_block_choice(self.blocks)
+        for name in ("seed", "stream"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"{name} must be an integer, got {value!r}")
+        if isinstance(self.exempt, str):
+            raise TypeError(f"exempt must be a list of patterns, got the text {self.exempt!r}")
+
+    @abstractmethod
+    def coefficients(self, draws: BlockDraws) -> tuple[Tensor, Tensor]:
+        """``(c1, c2)`` per block: the gradient becomes ``c1 g + c2 n``."""
+
+    def settings(self) -> dict[str, object]:
+        """The settings as plain data, for saved states."""
+        return {"rule": type(self).__name__} | {
+            entry.name: _plain(getattr(self, entry.name)) for entry in fields(self)
+        }
+
+
+@final
+@dataclass(frozen=True)
+class Rise(Shaper):
+    """The rule of the paper: ``g -> kappa^(-1/2) Z g`` inside each block.
+
+    ``sampler="one-draw"`` draws from the exact law at a cost that does not depend on ``q``;
+    ``"directions"`` is Algorithm 1 taken literally, with ``q`` directions per block.
+    """
+
+    sampler: Sampler = "one-draw"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_sampler(self.sampler)
+
+    def coefficients(self, draws: BlockDraws) -> tuple[Tensor, Tensor]:
+        return one_draw_coefficients(draws.norm, draws.dot, draws.chi2, draws.d, draws.q)
+
+
+@final
+@dataclass(frozen=True)
+class ScaledFO(Shaper):
+    """``g -> a g``: RISE's mean and nothing random.
+
+    In front of Adam this is plain Adam, which ignores the scale of its gradients: there, attach it
+    with ``on="update"``.
+    """
+
+    uses_noise: ClassVar[bool] = False
+
+    def coefficients(self, draws: BlockDraws) -> tuple[Tensor, Tensor]:
+        return mean_factor(draws.d, draws.q), torch.zeros_like(draws.norm)
+
+
+@final
+@dataclass(frozen=True)
+class IsotropicNoise(Shaper):
+    """Generic-noise control: FO plus isotropic noise with the total variance of RISE.
+
+    RISE's covariance has trace ``|g|^2 (d + 1) / (q + d + 1)``, here spread evenly over ``d``
+    coordinates. ``mean="exact"`` keeps ``g`` itself; ``"scaled"`` uses RISE's mean ``a g``.
+    """
+
+    mean: Mean = "exact"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_mean(self.mean)
+
+    def coefficients(self, draws: BlockDraws) -> tuple[Tensor, Tensor]:
+        d, q = draws.d, draws.q
+        deviation = draws.norm * ((d + 1) / (d * (q + d + 1))).sqrt()
+        return mean_coefficient(self.mean, draws), deviation
+
+
+@final
+@dataclass(frozen=True)
+class CovarianceNoise(Shaper):
+    """Matched-law control: Gaussian noise with RISE's own covariance, the paper's Appendix D.1.
+
+    ``C = (g g' + |g|^2 I) / (q + d + 1)``. With ``mean="scaled"`` it has RISE's mean and second
+    moment, so the same mean damage exactly; ``"exact"`` adds the noise to ``g`` itself.
+    """
+
+    mean: Mean = "scaled"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_mean(self.mean)
+
+    def coefficients(self, draws: BlockDraws) -> tuple[Tensor, Tensor]:
+        deviation = (draws.q + draws.d + 1) ** -0.5
+        on_gradient = mean_coefficient(self.mean, draws) + draws.normal * deviation
+        return on_gradient, draws.norm * deviation
+
+
+SHAPERS: tuple[type[Shaper], ...] = (Rise, ScaledFO, IsotropicNoise, CovarianceNoise)
+
+
+def mean_coefficient(mean: Mean, draws: BlockDraws) -> Tensor:
+    return mean_factor(draws.d, draws.q) if mean == "scaled" else torch.ones_like(draws.norm)
+
+
+def check_mean(mean: str) -> None:
+    check_choice("mean", mean, ("exact", "scaled"))
+
+
+def check_q_choice(q: object) -> None:
+    """An integer, or a sequence or mapping of them."""
+    if isinstance(q, Mapping):
+        for block, value in q.items():
+            check_positive_int(f"q[{block!r}]", value)
+    elif isinstance(q, Sequence) and not isinstance(q, str | bytes):
+        for position, value in enumerate(q):
+            check_positive_int(f"q[{position}]", value)
+    else:
+        check_positive_int("q", q)
+
+
+def resolve_q(q: QChoice, names: Sequence[str]) -> tuple[int, ...]:
+    """One ``q`` for each of the named blocks."""
+    check_q_choice(q)
+    if isinstance(q, Mapping):
+        known = set(names)
+        missing = [name for name in names if name not in q]
+        unknown = [name for name in q if name not in known]
+        if missing or unknown:
+            raise ValueError(
+                f"q must have one entry per block; missing {missing}, unknown {unknown}"
+            )
+        return tuple(q[name] for name in names)
+    if not isinstance(q, Sequence):
+        return (int(q),) * len(names)
+    if len(q) != len(names):
+        raise ValueError(f"q must have one entry per block: {len(names)} blocks, {len(q)} entries")
+    return tuple(q)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Blocks):
+        return {"members": _plain(value.members), "chunk": value.chunk}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(entry) for entry in value]
+    # numpy's integers would not come back through torch.load(weights_only=True).
+    return int(value) if isinstance(value, Integral) else value

@@ -1,0 +1,197 @@
+"""A tensor's local elements and where they stand in the whole, for plain and sharded tensors.
+
+FSDP2 gives DTensors. Shaping one needs three things: the local elements, their positions in the
+whole (so that a shard draws its own part of the noise), and the processes over which squared norms
+and dot products must be summed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, TypeGuard
+
+import torch
+from torch import Tensor
+
+from risegrad.core.draws import TILE, Noise
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor
+
+Reduction = tuple["DeviceMesh", tuple[int, ...]]
+"""A device mesh and those of its dimensions over which a tensor is sharded."""
+Window = tuple[slice, ...]
+"""A part of a tensor, one slice per dimension."""
+
+
+@dataclass(slots=True)  # not frozen: one is made per tensor and step
+class LocalPart:
+    """The elements of a tensor that this process holds, in the order of the whole's flat index."""
+
+    tensor: Tensor
+    start: int
+    """Position of the first local element, where the local elements are one run of the whole."""
+    whole: torch.Size
+    reduction: Reduction | None = None
+    window: Window | None = None
+    """The local part of the whole, where it is not one run: sharded along a later dimension."""
+    _flat: Tensor | None = None
+
+    @property
+    def flat(self) -> Tensor:
+        """The elements as a vector: of channels_last and other strided tensors a copy.
+
+        Positions are those of the logical index, not of memory, and a sum over strided memory
+        would round differently. Copies live until ``put_back``, so that there are few at a time.
+        """
+        if self._flat is None:
+            self._flat = self.tensor.contiguous().view(-1)
+        return self._flat
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.tensor.numel()
+
+    def after(self, rows: int) -> LocalPart:
+        """The same without the first rows of the whole."""
+        if not rows:  # also where there are none: a single number
+            return self
+        row = self.whole[1:].numel()
+        first = self.start // row if self.window is None else self.window[0].start
+        here = min(max(rows - first, 0), len(self.tensor))
+        window = self.window and (slice(first + here, self.window[0].stop), *self.window[1:])
+        start = self.start + here * row if window is None else 0
+        return LocalPart(self.tensor[here:], start, self.whole, self.reduction, window)
+
+    def normals(self, noise: Noise, offset: int, start: int, stop: int) -> Tensor:
+        """Standard normals for those of the whole's elements ``start..stop`` that are here.
+
+        ``offset`` is the position of the whole's first element.
+        """
+        if self.window is not None:
+            return torch.cat(list(self._window_normals(self.window, noise, offset)))
+        return noise.normals(self.tensor, offset + start, offset + stop)
+
+    def put_back(self) -> None:
+        """Write a copy back, if there is one."""
+        if self._flat is not None and not self.tensor.is_contiguous():
+            self.tensor.copy_(self._flat.view(self.tensor.shape))
+        self._flat = None
+
+    def _window_normals(self, window: Window, noise: Noise, offset: int) -> Iterator[Tensor]:
+        """Draw for a few rows of the whole at a time, and keep the columns that are here."""
+        row = self.whole[1:].numel()
+        several = max(1, 16 * TILE // row)
+        for low in range(window[0].start, window[0].stop, several):
+            high = min(low + several, window[0].stop)
+            room = self.tensor.new_empty((high - low) * row)
+            normals = noise.draws.normals(room, offset + low * row, noise.direction)
+            yield normals.view(high - low, *self.whole[1:])[:, *window[1:]].reshape(-1)
+
+
+def check_whole(name: str, parameter: Tensor) -> None:
+    """Refuse the flat shards of FSDP1, which do not say what part of which tensor they are."""
+    if getattr(parameter, "_fsdp_flattened", False):
+        raise NotImplementedError(
+            f"parameter {name!r} was flattened by FullyShardedDataParallel (FSDP1): "
+            "use fully_shard (FSDP2; fsdp_version: 2 in accelerate)"
+        )
+
+
+def local_part(name: str, tensor: Tensor) -> LocalPart:
+    """The local part of a gradient or displacement; writing to its ``flat`` changes the tensor."""
+    if _is_dtensor(tensor):
+        return _dtensor_part(name, tensor)
+    return LocalPart(tensor, 0, tensor.shape)
+
+
+def reduced(partial: Tensor, reduction: Reduction) -> Tensor:
+    """Sums over the processes that hold the other shards."""
+    import torch.distributed as dist
+
+    mesh, dims = reduction
+    # With CPU offloading the gradients are in main memory, but messages go between the devices.
+    message = partial.to(mesh.device_type)
+    for dim in dims:
+        dist.all_reduce(message, group=mesh.get_group(dim))
+    return message.to(partial.device)
+
+
+def all_zero(tensors: Sequence[Tensor]) -> bool:
+    """Whether all elements are zero, those of other processes included."""
+    counts: dict[Reduction | None, int] = {}
+    for tensor in tensors:
+        part = local_part("gradient", tensor)
+        found = int(part.tensor.detach().to_dense().count_nonzero())
+        counts[part.reduction] = counts.get(part.reduction, 0) + found
+    return not any(
+        found if reduction is None else int(reduced(torch.tensor([found]), reduction))
+        for reduction, found in counts.items()
+    )
+
+
+def _is_dtensor(tensor: Tensor) -> TypeGuard[DTensor]:
+    # A DTensor can only exist if its module was imported; importing it here would slow everybody.
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
+def _dtensor_part(name: str, tensor: DTensor) -> LocalPart:
+    local, whole = tensor.to_local(), tensor.shape
+    sharded = tuple(dim for dim, p in enumerate(tensor.placements) if not p.is_replicate())
+    if not sharded:
+        return LocalPart(local, 0, whole)
+    window = _window(name, tensor)
+    if local.shape != tuple(part.stop - part.start for part in window):
+        raise _not_supported(name, tensor, f"and a local part of shape {tuple(local.shape)}")
+    reduction = (tensor.device_mesh, sharded)
+    if local.shape[1:] == whole[1:]:
+        start = window[0].start * whole[1:].numel()
+        return LocalPart(local, start, whole, reduction)
+    return LocalPart(local, 0, whole, reduction, window)
+
+
+def _window(name: str, tensor: DTensor) -> Window:
+    """The part of the whole that is here: cut after cut, each as ``torch.chunk`` makes it."""
+    mesh, window = tensor.device_mesh, [slice(0, size) for size in tensor.shape]
+    for mesh_dim, dim in _cuts(name, tensor):
+        part = window[dim]
+        size = -(-(part.stop - part.start) // mesh.size(mesh_dim))
+        start = min(part.start + mesh.get_local_rank(mesh_dim) * size, part.stop)
+        window[dim] = slice(start, min(start + size, part.stop))
+    return tuple(window)
+
+
+def _cuts(name: str, tensor: DTensor) -> list[tuple[int, int]]:
+    """(mesh dimension, tensor dimension) of each cut, in the order in which they were made."""
+    first: list[tuple[int, int]] = []
+    second: list[tuple[int, int]] = []
+    for mesh_dim, placement in enumerate(tensor.placements):
+        if placement.is_replicate():
+            continue
+        dim, factor = getattr(placement, "dim", None), getattr(placement, "split_factor", 1)
+        if dim is None:
+            raise _not_supported(name, tensor)
+        # FSDP2 over tensor parallelism cuts what tensor parallelism, a later dimension of the mesh,
+        # has already cut. torch calls that a strided shard; the result is an ordinary window.
+        if factor != 1 and factor != _pieces_by_later_cuts(tensor, mesh_dim, dim):
+            raise _not_supported(name, tensor)
+        (first if factor == 1 else second).append((mesh_dim, dim))
+    return first + second
+
+
+def _pieces_by_later_cuts(tensor: DTensor, mesh_dim: int, dim: int) -> int:
+    later = range(mesh_dim + 1, tensor.device_mesh.ndim)
+    cuts = [d for d in later if getattr(tensor.placements[d], "dim", None) == dim]
+    return prod(tensor.device_mesh.size(d) for d in cuts)
+
+
+def _not_supported(name: str, tensor: DTensor, more: str = "") -> NotImplementedError:
+    return NotImplementedError(
+        f"parameter {name!r} has placements {tuple(tensor.placements)} {more}".rstrip()
+        + "; shaping needs each to be Shard or Replicate"
+    )

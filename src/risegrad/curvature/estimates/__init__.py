@@ -1,0 +1,1 @@
+"""Traces, spectra and block terms, estimated from products."""

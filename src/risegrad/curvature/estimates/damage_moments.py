@@ -1,0 +1,175 @@
+"""Predicted damage of each rule and the scores of each block, from scalars that products give.
+
+All of it holds for the local quadratic model ``change = -eta h'x + (eta^2/2) x'Hx`` of a step
+``-eta x``: ``x = g`` for FO, ``A g`` for scaled FO, random for RISE and covariance noise. The
+second term is the damage ``Q``; the first vanishes where the historical loss is at its minimum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from risegrad.curvature.estimates.estimated import Numbers
+from risegrad.curvature.estimates.gradient_terms import GradientTerms
+from risegrad.curvature.estimates.probe_terms import ProbeTerms
+from risegrad.curvature.operators.parameter_space import Space
+from risegrad.theory import damage_moments_from_scalars, gap_from_scalars
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """``d``, ``q``, ``tau``, ``a`` of every block as float64 vectors, and ``n = q + d + 1``."""
+
+    d: Tensor
+    q: Tensor
+    tau: Tensor
+    a: Tensor
+
+    @property
+    def n(self) -> Tensor:
+        return self.q + self.d + 1
+
+    @staticmethod
+    def of(space: Space) -> Calibration:
+        return Calibration(*map(space.numbers, ("d", "q", "tau", "mean_factor")))
+
+
+class Pull(NamedTuple):
+    """A fixed vector ``r`` that meets a block's ``x``: ``r.g`` and ``r.(Hg)``."""
+
+    on_g: Tensor
+    on_hg: Tensor
+
+
+def covariance_from_scalars(
+    ghg: Tensor, trace: Tensor, g2: Tensor, pull: Pull, c: Calibration
+) -> Tensor:
+    """``Cov[x'Hx, r'x]`` of a shaped block: ``theory.quadratic_linear_covariance`` from scalars.
+
+    ``(q n)^(-3/2) (4 s_2 ghg rho + 2q (g2 rho tr H - ghg rho) + 2 s_2 (g2 (Hg.r) - ghg rho))`` with
+    ``rho = g.r`` and ``s_2 = q (q + 2)``.
+    """
+    both, s2 = ghg * pull.on_g, c.q * (c.q + 2)
+    spread = 2 * c.q * (g2 * pull.on_g * trace - both) + 2 * s2 * (g2 * pull.on_hg - both)
+    result: Tensor = (4 * s2 * both + spread) * (c.q * c.n) ** -1.5
+    return result
+
+
+def coupling_variances(g: GradientTerms, p: ProbeTerms, c: Calibration) -> Tensor:
+    """``tr(H_bc C_c H_cb C_b)`` for all pairs (B, B), ``C = (gg' + |g|^2 I)/n``.
+
+    On the diagonal ``tr((H_bb C_b)^2)``. Off it, the square of one summand of the score ``C_b``.
+    """
+    single = g.g2[:, None] * g.pulls
+    full = g.cross.square() + single + single.mT + g.g2[:, None] * g.g2 * p.norms
+    return full / (c.n[:, None] * c.n)
+
+
+def _quadratic_variance(g: GradientTerms, p: ProbeTerms, c: Calibration, pairs: Tensor) -> Tensor:
+    """``Var[x'Hx/2]`` of RISE by blocks: own scatter, drift, mixed, and half of each coupling."""
+    ghg, hg2 = g.cross.diagonal(), g.pulls.diagonal()
+    own = damage_moments_from_scalars(
+        ghg, hg2, p.trace, p.norms.diagonal(), g.g2, d=c.d, q=c.q
+    ).variance
+    # r_b = (Hm)_b - a_b H_bb g_b: what the mean of the other blocks exerts on this one.
+    pull = Pull(g.rows_mean - c.a * ghg, g.mean_own - c.a * hg2)
+    length = g.mean_sq - 2 * c.a * g.mean_own + c.a**2 * hg2
+    drift = (pull.on_g**2 + g.g2 * length) / c.n
+    mixed = covariance_from_scalars(ghg, p.trace, g.g2, pull, c)
+    others = (pairs.sum(1) - pairs.diagonal()) / 2
+    return own + drift + mixed + others
+
+
+def _past_covariance(g: GradientTerms, p: ProbeTerms, c: Calibration) -> Tensor:
+    """``Cov[h'x, x'Hx/2]`` of RISE, by blocks."""
+    ghg = g.cross.diagonal()
+    own = covariance_from_scalars(ghg, p.trace, g.g2, Pull(g.past_g, g.past_own), c) / 2
+    on_g = g.rows_mean - c.a * ghg
+    on_past = g.past_mean - c.a * g.past_own
+    return own + (g.past_g * on_g + g.g2 * on_past) / c.n
+
+
+def evaluate(g: GradientTerms, p: ProbeTerms, c: Calibration, eta: float) -> Numbers:
+    """Everything the diagnosis reports, as float64 vectors (one entry per block) and totals."""
+    half, ghg = eta**2 / 2, g.cross.diagonal()
+    fo = half * g.rows_fo.sum()
+    matched = half * (c.a * g.rows_mean).sum()
+    residual = half * (ghg + g.g2 * p.trace) / c.n
+    pairs = coupling_variances(g, p, c)
+    variance = _quadratic_variance(g, p, c, pairs).sum()
+    past_variance = ((g.past_g**2 + g.g2 * g.past_sq) / c.n).sum()
+    covariance = _past_covariance(g, p, c).sum()
+    change = eta**2 * past_variance - eta**3 * 2 * covariance + eta**4 * variance
+    gaussian = pairs.sum() / 2 + ((g.rows_mean**2 + g.g2 * g.mean_sq) / c.n).sum()
+    rise = matched + residual.sum()
+    linear_fo, linear_mean = -eta * g.past_g.sum(), -eta * (c.a * g.past_g).sum()
+    return {
+        **_block_scores(g, p, c, eta, pairs),
+        "damage.fo": fo,
+        "damage.scaled_fo": matched,
+        "damage.rise": rise,
+        "damage.rise_std": _root(eta**4 * variance),
+        "damage.covariance_noise_std": _root(eta**4 * gaussian),
+        "gap.total": fo - rise,
+        "gap.within": gap_from_scalars(ghg, p.trace, g.g2, d=c.d, q=c.q, eta=eta).sum(),
+        "progress_cost": rise - matched,
+        "linear.fo": linear_fo,
+        "linear.scaled_fo": linear_mean,
+        "change.fo": linear_fo + fo,
+        "change.scaled_fo": linear_mean + matched,
+        "change.rise": linear_mean + rise,
+        "change.rise_std": _root(change),
+        "trace": p.trace.sum(),
+        "trace_sq": p.norms.sum(),
+        "lambda_dir": g.rows_fo.sum() / g.g2.sum(),
+        "lambda_avg": p.trace.sum() / c.d.sum(),
+    }
+
+
+def _block_scores(
+    g: GradientTerms, p: ProbeTerms, c: Calibration, eta: float, pairs: Tensor
+) -> Numbers:
+    """Scores of Appendix C; the directional ones are NaN where a block has no gradient."""
+    ghg = g.cross.diagonal()
+    along, average = ghg / g.g2, p.trace / c.d
+    coupled = _root(pairs)
+    raw = _root(p.norms)
+    return {
+        "block.lambda_dir": along,
+        "block.lambda_avg": average,
+        "block.excess": along - average,
+        "block.S": gap_from_scalars(ghg, p.trace, g.g2, d=c.d, q=c.q, eta=eta),
+        "block.C": eta**2 * (coupled.sum(1) - coupled.diagonal()),
+        "block.raw_C": raw.sum(1) - raw.diagonal(),
+        "block.fo": eta**2 / 2 * g.rows_fo,
+        "block.ghg": ghg,
+        "block.hg2": g.pulls.diagonal(),
+        "block.trace": p.trace,
+        "block.trace_sq": p.norms.diagonal(),
+    }
+
+
+def _root(square: Tensor) -> Tensor:
+    """A root of an estimated square, which may come out below zero."""
+    return square.clamp_min(0).sqrt()
+
+
+def less_damage_probability(mean: float, std: float, bound: float, positive: bool) -> float:
+    """``P(Q < bound)`` for a damage of this mean and deviation, by a law matched to both.
+
+    A gamma law where damage cannot be negative (Satterthwaite's choice for sums of squares), a
+    normal one otherwise.
+    """
+    if std <= 0 or (positive and mean <= 0):
+        return float(mean < bound)
+    if not positive:
+        return float(torch.special.ndtr(torch.tensor((bound - mean) / std, dtype=torch.float64)))
+    if bound <= 0:
+        return 0.0
+    shape = torch.tensor((mean / std) ** 2, dtype=torch.float64)
+    scaled = torch.tensor(bound * mean / std**2, dtype=torch.float64)
+    return float(torch.special.gammainc(shape, scaled))

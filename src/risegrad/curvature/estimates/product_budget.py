@@ -1,0 +1,86 @@
+"""How many curvature products a diagnosis may spend, and on what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from risegrad.common.checks import check_number, check_probability
+from risegrad.common.settings import read
+from risegrad.curvature.operators.parameter_space import Space
+
+LEAST_PROBES = 8
+"""Fewer say little about their own error."""
+MOST_GROUP = 16
+"""Probes held at a time where memory allows more: pairs are formed within a group."""
+
+
+@dataclass(frozen=True)
+class ProductBudget:
+    """Settings of cost; one product with the Hessian costs two to four gradients.
+
+    >>> ProductBudget(probes=2)
+    Traceback (most recent call last):
+    ValueError: probes must be an integer >= 8, got 2
+    """
+
+    probes: int = 64
+    """products with random vectors, at most: they give traces and coupling norms of all blocks"""
+    precision: float = 0.1
+    """probing ends when the totals' relative standard errors are at most this"""
+    gradients: int = 256
+    """up to this many blocks one product each, all exact; more blocks share ``signs`` products"""
+    signs: int = 48
+    """products with randomly signed block gradients where there are more blocks than that"""
+    solves: int = 0
+    """blocks (those with the largest gradients) whose flat-signal score is solved for"""
+    solve_products: int = 12
+    """products for each of them, at most"""
+    adam_draws: int = 4
+    """draws for each of two ways to use RISE with Adam; 0 leaves them out"""
+    eigenvalue: int = 0
+    """products for the largest eigenvalue of all blocks together; as many vectors are held"""
+    columns: int = 4
+    """vectors multiplied together: they share the forward pass and cost memory each"""
+    memory: int = 1 << 30
+    """bytes for the vectors that are held (the network's own activations come on top)"""
+
+    def __post_init__(self) -> None:
+        for least, names in (
+            (LEAST_PROBES, ("probes", "signs")),
+            (1, ("gradients", "solve_products", "columns", "memory")),
+            (0, ("solves", "adam_draws", "eigenvalue")),
+        ):
+            for name in names:
+                check_number(name, getattr(self, name), at_least=least, whole=True)
+        check_probability("precision", self.precision)
+
+    @staticmethod
+    def of(settings: Mapping[str, Any]) -> ProductBudget:
+        """From a table of settings; a mistake is named with its key."""
+        return read(ProductBudget, settings, "budget")
+
+    def group(self, space: Space) -> int:
+        """Probes that may be held together."""
+        room = self.memory // (2 * space.d * space.dtype.itemsize)
+        if room < 3:
+            needed = 6 * space.d * space.dtype.itemsize
+            raise ValueError(
+                f"memory must hold at least six vectors of {space.d:,} numbers, {needed:,} bytes; "
+                f"got {self.memory:,}"
+            )
+        return min(MOST_GROUP, room)
+
+    def exact(self, space: Space) -> bool:
+        """Whether every block's gradient gets a product of its own."""
+        return len(space.blocks) <= self.gradients
+
+    def gradient_products(self, space: Space) -> int:
+        return len(space.blocks) if self.exact(space) else self.signs + 2
+
+    def most(self, space: Space) -> int:
+        """Products that a diagnosis may need."""
+        adam = 2 * self.adam_draws + 1 if self.adam_draws else 0
+        solves = min(self.solves, len(space.blocks)) * self.solve_products
+        return self.gradient_products(space) + self.probes + solves + adam + self.eigenvalue

@@ -1,0 +1,190 @@
+"""The layers of a model that a memory can hold, and what of the trained is left over.
+
+A layer with a LoRA on it is one layer: its input and the gradient at its output belong to the whole
+map, base and adapter together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from risegrad.core.blocks import listing, matches
+from risegrad.curvature.memory.layer_names import layer_name, named_parameters, role_of
+
+MAPS = ("linear", "conv1d", "conv2d", "embedding")
+"""Kinds whose curvature is an input factor times an output factor; the other kind is ``norm``."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A module to watch: ``module`` is called, ``base`` holds the weight (LoRA: two)."""
+
+    name: str
+    kind: str
+    module: nn.Module
+    base: nn.Module
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the weight as the layer stores it."""
+        base: Any = self.base
+        if self.kind == "linear":  # a quantized weight is packed into another shape
+            return (int(base.out_features), int(base.in_features))
+        return tuple(base.weight.shape)
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Inputs and outputs of the map."""
+        return sizes_of(self.kind, self.shape)
+
+    @property
+    def trained(self) -> bool:
+        return any(p.requires_grad for p in self.module.parameters())
+
+
+def sizes_of(kind: str, shape: Sequence[int]) -> tuple[int, int]:
+    """Inputs and outputs of a map whose weight is stored in this shape.
+
+    >>> sizes_of("conv2d", (8, 3, 2, 2))
+    (12, 8)
+    """
+    if kind == "norm":
+        return shape[0], shape[0]
+    if kind in ("conv1d", "embedding"):
+        return shape[0], shape[1]
+    inner = 1
+    for size in shape[1:]:
+        inner *= size
+    return inner, shape[0]
+
+
+def kind_of(module: nn.Module) -> str | None:
+    """How a module's curvature is held; None for one that is not known."""
+    weight = getattr(module, "weight", None)
+    if isinstance(module, nn.Linear):
+        return "linear"
+    if isinstance(module, nn.Conv2d):
+        return "conv2d" if module.groups == 1 else None
+    if isinstance(module, nn.Embedding):
+        return "embedding"
+    if not isinstance(weight, Tensor):
+        return None
+    if type(module).__name__ == "Conv1D" and weight.ndim == 2:  # transformers' linear layer
+        return "conv1d"
+    own = dict(module.named_parameters(recurse=True))
+    plain = set(own) <= {"weight", "bias"} and all(p.ndim == 1 for p in own.values())
+    return "norm" if plain and "norm" in type(module).__name__.lower() else None
+
+
+def all_layers(model: nn.Module) -> dict[str, Layer]:
+    """Every layer of a known kind, by its canonical name."""
+    found: dict[str, Layer] = {}
+    for layer in _candidates(model):
+        if layer.name in found:
+            raise ValueError(f"two layers of the model are called {layer.name!r}")
+        found[layer.name] = layer
+    return found
+
+
+def _candidates(model: nn.Module) -> Iterator[Layer]:
+    inside: set[int] = set()
+    for name, module in model.named_modules():
+        if id(module) in inside:
+            continue
+        base = _lora_base(module)
+        kind = kind_of(module if base is None else base)
+        if base is not None:
+            inside.update(id(child) for child in module.modules())
+        if hasattr(module, "modules_to_save") and hasattr(module, "original_module"):
+            inside.update(id(child) for child in module.original_module.modules())
+        if kind is not None:
+            yield Layer(layer_name(name), kind, module, module if base is None else base)
+
+
+def _lora_base(module: nn.Module) -> nn.Module | None:
+    """The layer under peft's LoRA."""
+    base = getattr(module, "base_layer", None)
+    return base if isinstance(base, nn.Module) and hasattr(module, "lora_A") else None
+
+
+def chosen_layers(
+    model: nn.Module, patterns: Sequence[str] | None, exempt: Sequence[str]
+) -> tuple[dict[str, Layer], dict[str, str]]:
+    """The layers to remember, and the trained parameters outside of them with the reason.
+
+    Without patterns: those that hold something trained; all, if nothing is trained yet.
+    """
+    layers = all_layers(model)
+    if patterns is not None:
+        wanted = {name: layers[name] for name in _matching("layers", layers, patterns)}
+    else:
+        wanted = {name: layer for name, layer in layers.items() if layer.trained}
+        if not any(p.requires_grad for p in model.parameters()):
+            wanted = {name: layer for name, layer in layers.items() if layer.kind != "norm"}
+    left = set(_matching("exempt", wanted, exempt))
+    wanted = {name: layer for name, layer in wanted.items() if name not in left}
+    tied = _tied(model, wanted)
+    kept = {name: layer for name, layer in wanted.items() if name not in tied}
+    if not kept:
+        raise ValueError(
+            "nothing of the model is covered: a memory needs linear layers, convolutions, "
+            f"embeddings or norms, trained ones if there are any; got {type(model).__name__}"
+            + (f" with {listing([*tied.values()])}" if tied else "")
+        )
+    return kept, _uncovered(model, kept, tied, left)
+
+
+def _matching(argument: str, layers: dict[str, Layer], patterns: Sequence[str]) -> list[str]:
+    for pattern in patterns:
+        if not any(matches(name, [pattern]) for name in layers):
+            raise ValueError(
+                f"{argument}: no layer matches {pattern!r}; the layers are {listing([*layers])}"
+            )
+    return [name for name in layers if matches(name, patterns)]
+
+
+def _tied(model: nn.Module, layers: dict[str, Layer]) -> dict[str, str]:
+    """Layers whose own weight is trained in two places: its curvature is no single product."""
+    homes: dict[int, list[str]] = {}
+    for name, module in model.named_modules():
+        for tensor in module._parameters.values():
+            if tensor is not None and tensor.requires_grad:
+                homes.setdefault(id(tensor), []).append(layer_name(name))
+    return {
+        name: f"{' and '.join(shared)} share one weight"
+        for name, layer in layers.items()
+        if len(shared := homes.get(id(getattr(layer.base, "weight", None)), [])) > 1
+    }
+
+
+def _uncovered(
+    model: nn.Module, layers: dict[str, Layer], tied: dict[str, str], left: set[str]
+) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, tensor in named_parameters(model).items():
+        role = role_of(name)
+        if not tensor.requires_grad:
+            continue
+        if role.layer in layers:
+            reason = unknown_part(layers[role.layer], role.part, role.adapter)
+        elif role.layer in tied:
+            reason = tied[role.layer]
+        else:
+            reason = "exempt" if role.layer in left else "not in a layer that is remembered"
+        if reason:
+            found[name] = reason
+    return found
+
+
+def unknown_part(layer: Layer, part: str, adapter: str) -> str:
+    """Why a parameter of a remembered layer is not covered; empty if it is."""
+    variants: Any = getattr(layer.module, "lora_variant", {})
+    if part.startswith("lora_") and adapter in variants:
+        return "a variant of LoRA whose weight is not the sum of W and BA"
+    if part in ("weight", "bias", "lora_A", "lora_B", "lora_B.bias"):
+        return ""
+    return f"a {part} of a layer is not known"

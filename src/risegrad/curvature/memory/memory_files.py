@@ -1,0 +1,140 @@
+"""A memory as a file of safetensors: numbers, and plain text that says what they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from risegrad.common.atomic_files import write_bytes
+from risegrad.common.checks import check_number
+from risegrad.common.optional_imports import need
+from risegrad.curvature.memory.factor import Factor
+from risegrad.curvature.memory.layer_memory import PARTS, LayerMemory
+from risegrad.curvature.memory.memory_side import Diagonal, Side
+
+if TYPE_CHECKING:
+    from risegrad.curvature.memory.memory import Memory
+
+FORMAT, VERSION = "risegrad memory", 1
+BETWEEN = "|"
+"""Between the layer, the part and the piece in a tensor's name."""
+
+
+def write_memory(memory: Memory, path: Path) -> None:
+    torch_form = need("safetensors.torch", "curvature", "saving a memory")
+    tensors = {
+        BETWEEN.join((name, part, piece)): tensor.detach().cpu().contiguous()
+        for name, layer in memory.items()
+        for part, side in layer.parts.items()
+        for piece, tensor in side.tensors().items()
+    }
+    about = {
+        "rank": memory.rank,
+        "uncovered": memory.uncovered,
+        "source": memory.source,
+        "layers": {name: _about(layer) for name, layer in memory.items()},
+    }
+    metadata = {"format": FORMAT, "version": str(VERSION), "about": json.dumps(about)}
+    write_bytes(path, torch_form.save(tensors, metadata))
+
+
+def _about(layer: LayerMemory) -> dict[str, Any]:
+    return {
+        "kind": layer.kind,
+        "shape": list(layer.shape),
+        "examples": layer.examples,
+        "predictions": layer.predictions,
+        "weight": layer.weight,
+    }
+
+
+def read_memory(path: Path) -> dict[str, Any]:
+    """The arguments of ``Memory``; every fault of the file is named with its path."""
+    safetensors = need("safetensors", "curvature", "reading a memory")
+    if not path.is_file():
+        raise FileNotFoundError(f"no memory file {str(path)!r}")
+    try:
+        with safetensors.safe_open(path, framework="pt") as opened:
+            metadata = opened.metadata() or {}
+            _check_format(metadata)
+            return _memory(json.loads(metadata["about"]), opened)
+    except (safetensors.SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
+        raise _damaged(path, error) from error
+    except (FloatingPointError, AttributeError, RecursionError) as error:
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> ValueError:
+    shown = f"no {error}" if isinstance(error, KeyError) else str(error)
+    return ValueError(f"damaged memory file {str(path)!r}: {shown}")
+
+
+def _check_format(metadata: Mapping[str, str]) -> None:
+    if metadata.get("format") != FORMAT:
+        raise ValueError(f"format must be {FORMAT!r}, got {metadata.get('format')!r}")
+    if metadata.get("version") != str(VERSION):
+        raise ValueError(f"version must be {VERSION}, got {metadata.get('version')!r}")
+
+
+def _memory(about: Any, opened: Any) -> dict[str, Any]:
+    names = set(opened.keys())
+    layers = {name: _layer(name, found, opened, names) for name, found in about["layers"].items()}
+    if names:
+        raise ValueError(f"it holds tensors of no layer, the first is {sorted(names)[0]!r}")
+    if not layers:
+        raise ValueError("it holds no layer")
+    rank = about["rank"]
+    if rank is not None:
+        rank = int(check_number("rank", rank, at_least=1, whole=True))
+    uncovered = {str(name): str(reason) for name, reason in about["uncovered"].items()}
+    return {"layers": layers, "rank": rank, "uncovered": uncovered, "source": dict(about["source"])}
+
+
+def _layer(name: str, found: Any, opened: Any, names: set[str]) -> LayerMemory:
+    kind = found["kind"]
+    if kind not in PARTS:
+        raise ValueError(f"layer {name!r} is of the unknown kind {kind!r}")
+    shape = tuple(int(check_number("shape", n, at_least=1, whole=True)) for n in found["shape"])
+    examples, predictions = (
+        int(check_number(what, found[what], at_least=0, whole=True))
+        for what in ("examples", "predictions")
+    )
+    parts = {}
+    for part in PARTS[kind]:
+        start = f"{name}{BETWEEN}{part}{BETWEEN}"
+        own = {key for key in names if key.startswith(start)}
+        names -= own
+        try:
+            parts[part] = side_of({key[len(start) :]: opened.get_tensor(key) for key in own})
+        except (ValueError, FloatingPointError) as error:
+            raise ValueError(f"{part} of layer {name!r}: {error}") from error
+    weight = check_number("weight", found["weight"], above=0)
+    return LayerMemory(kind, shape, parts, examples, predictions, weight)
+
+
+def side_of(tensors: Mapping[str, Tensor]) -> Side:
+    """The inverse of ``tensors()``; what does not belong together is an error."""
+    if any(tensor.dtype not in (torch.float32, torch.float64) for tensor in tensors.values()):
+        raise ValueError("a factor must be float32 or float64")
+    if set(tensors) == {"matrix"}:
+        return Factor(tensors["matrix"])
+    if set(tensors) == {"diagonal"}:
+        return Diagonal(tensors["diagonal"])
+    if set(tensors) != {"vectors", "values", "rest"}:
+        raise ValueError(f"a factor cannot be made of {', '.join(sorted(tensors)) or 'nothing'}")
+    vectors, values, rest = (tensors[name] for name in ("vectors", "values", "rest"))
+    fits = vectors.ndim == 2 and values.shape == vectors.shape[1:] and rest.ndim == 0
+    if not fits or len(vectors) < vectors.shape[1] or not len(values):
+        raise ValueError("vectors, values and rest of a factor do not fit each other")
+    found = Factor.of_eigenpairs(vectors, values, rest)
+    if bool((values < 0).any()) or float(rest) < 0:
+        raise ValueError("eigenvalues of a factor must not be negative")
+    off = (vectors.T @ vectors - torch.eye(len(values)).to(vectors)).abs().max()
+    if float(off) > 1e-2:
+        raise ValueError("eigenvectors of a factor must be orthonormal")
+    return found

@@ -1,0 +1,46 @@
+"""How many eigenpairs a memory keeps when nobody says so: as many as its bytes allow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from risegrad.common.checks import check_positive_int
+
+BYTES = 64 * 2**20
+"""What a memory may take: tens of megabytes, also for a model of billions of parameters."""
+MOST, LEAST = 64, 4
+"""Eigenpairs of each factor: more make every step slower, fewer hardly protect."""
+NUMBER = 4
+"""Bytes of a float32."""
+
+
+def factor_bytes(dim: int, rank: int | None) -> int:
+    """Bytes of a factor of this size: a full one, or ``rank`` eigenpairs and one number."""
+    if rank is None or rank >= dim:
+        return NUMBER * dim * dim
+    return NUMBER * ((dim + 1) * rank + 1)
+
+
+def memory_bytes(dims: Iterable[int], rank: int | None) -> int:
+    """Bytes of all factors together.
+
+    >>> memory_bytes([768, 2304], 16)
+    196744
+    """
+    return sum(factor_bytes(dim, rank) for dim in dims)
+
+
+def rank_for(dims: Iterable[int], budget: int = BYTES) -> int | None:
+    """None (full factors) if those fit, otherwise the most eigenpairs that do.
+
+    >>> rank_for([100, 100]) is None
+    True
+    >>> rank_for([4096] * 448)
+    9
+    """
+    sizes = list(dims)
+    check_positive_int("budget", budget)
+    if memory_bytes(sizes, None) <= budget:
+        return None
+    ranks = range(MOST, LEAST - 1, -1)
+    return next((rank for rank in ranks if memory_bytes(sizes, rank) <= budget), LEAST)

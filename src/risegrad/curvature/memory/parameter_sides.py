@@ -1,0 +1,186 @@
+"""From a layer's memory to the coordinates of each parameter.
+
+A layer moves by ``dW``, and its damage is ``tr(D dW S dW')``. A LoRA moves it by
+``dW = s (dB A + B dA)``: so ``A`` has ``s^2 B'DB`` on its left and ``S`` on its right, ``B`` has
+``D`` and ``s^2 A S A'``. Those follow from the values of now and are small (r x r); the large
+factors never change, so their eigenpairs are computed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from risegrad.core.blocks import listing
+from risegrad.curvature.memory.layer_memory import LayerMemory
+from risegrad.curvature.memory.layer_names import PAIR, Role, named_parameters, role_of
+from risegrad.curvature.memory.memory_side import Diagonal, Side
+
+Named = Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]
+
+
+@dataclass(frozen=True)
+class ParameterSides:
+    """The curvature ``right (x) left`` of one parameter; ``transposed`` if stored as (in, out).
+
+    ``group``: parameters that are filtered by one standard and so have one norm to be matched: the
+    weight and the bias of a layer. LoRA's ``A`` and ``B`` are groups of their own.
+    """
+
+    left: Side
+    right: Side
+    group: str
+    transposed: bool = False
+
+    def matrix(self, x: Tensor) -> Tensor:
+        """A tensor in the parameter's shape as the matrix that both sides act on."""
+        if x.ndim == 1:
+            return x[:, None]
+        return x.T if self.transposed else x.flatten(1)
+
+    def restored(self, matrix: Tensor, shape: torch.Size) -> Tensor:
+        return (matrix.T if self.transposed and len(shape) == 2 else matrix).reshape(shape)
+
+    def filtered(self, x: Tensor, damping: float, power: float = -1.0) -> Tensor:
+        """``(L/t + damping)^power X (R/t + damping)^power`` in the shape of ``x``."""
+        half = self.left.filtered(self.matrix(x), damping, power)
+        return self.restored(self.right.filtered_right(half, damping, power), x.shape)
+
+    def quadratic(self, x: Tensor) -> Tensor:
+        """``tr(L X R X')``: twice the damage of moving the parameter by ``x``."""
+        moved = self.matrix(x)
+        turned = self.right.product(moved.T).T
+        return (self.left.product(moved) * turned.to(self.left.like)).sum()
+
+    def effective_dimension(self, damping: float) -> float:
+        return self.left.effective_dimension(damping) * self.right.effective_dimension(damping)
+
+
+Current = Callable[[], ParameterSides]
+
+
+class Bound:
+    """A memory tied to the parameters of one model; ``now()`` is cheap enough for every step."""
+
+    def __init__(self, memory: Mapping[str, LayerMemory], model: nn.Module | Named) -> None:
+        named, self._scalings = _read(model)
+        self._memory = memory
+        self._moved: dict[tuple[str, str, torch.device], Side] = {}
+        self._tensors = {role_of(name): tensor for name, tensor in named.items()}
+        self._ways: dict[str, Current] = {}
+        self.uncovered: list[str] = []
+        """Trained parameters that the memory says nothing of: train them as they are."""
+        for name, tensor in named.items():
+            if tensor.requires_grad:
+                way = self._way(name, tensor)
+                if way is None:
+                    self.uncovered.append(name)
+                else:
+                    self._ways[name] = way
+        if not self._ways:
+            raise ValueError(
+                "the memory covers no trained parameter of the model: it knows the layers "
+                f"{listing([*memory])}, the model trains {listing(self.uncovered) or 'nothing'}"
+            )
+
+    @property
+    def covered(self) -> list[str]:
+        return list(self._ways)
+
+    def now(self) -> dict[str, ParameterSides]:
+        """The sides of every covered parameter, at the adapters' present values."""
+        with torch.no_grad():
+            return {name: way() for name, way in self._ways.items()}
+
+    def of(self, name: str) -> ParameterSides:
+        """The sides of one covered parameter, now."""
+        with torch.no_grad():
+            return self._ways[name]()
+
+    def _way(self, name: str, tensor: Tensor) -> Current | None:
+        role = role_of(name)
+        layer = self._memory.get(role.layer)
+        if layer is None:
+            return None
+        if role.part in PAIR and layer.kind != "norm":
+            return self._pair(name, role, layer, tensor)
+        if role.part not in ("weight", "bias", "lora_B.bias"):
+            return None
+        device = tensor.device
+        wanted = (layer.outputs.dim,) if "bias" in role.part else tuple(layer.shape)
+        _check_shape(name, tensor, wanted)
+        fixed = self._whole(role, layer, device)
+        return lambda: fixed
+
+    def _whole(self, role: Role, layer: LayerMemory, device: torch.device) -> ParameterSides:
+        outputs, inputs = (self._side(role.layer, part, device) for part in ("outputs", "inputs"))
+        if layer.kind == "norm":
+            own = inputs if role.part == "weight" else Diagonal(_values(outputs), inputs.mean)
+            return ParameterSides(own, _one(1.0, own), role.layer)
+        if role.part == "weight":
+            transposed = layer.kind in ("conv1d", "embedding")
+            return ParameterSides(outputs, inputs, role.layer, transposed)
+        scale = self._scalings.get((role.layer, role.adapter), 1.0)
+        left = outputs if scale == 1 else outputs.scaled(scale**2)
+        return ParameterSides(left, _one(inputs.mean, left), role.layer)
+
+    def _pair(self, name: str, role: Role, layer: LayerMemory, tensor: Tensor) -> Current | None:
+        other = self._tensors.get(Role(role.layer, PAIR[1 - PAIR.index(role.part)], role.adapter))
+        magnitude = any(
+            r.layer.startswith(role.layer + ".lora_magnitude_vector") for r in self._tensors
+        )
+        if other is None or magnitude:  # with DoRA the weight is not the sum of W and BA
+            return None
+        scale = self._scalings.get((role.layer, role.adapter), 1.0)
+        left, right = (self._side(role.layer, p, tensor.device) for p in ("outputs", "inputs"))
+        flat = tensor.flatten(1).shape
+        if role.part == "lora_A":
+            _check_shape(name, tensor.flatten(1), (flat[0], right.dim))
+            return lambda: ParameterSides(left.compressed(other.flatten(1) * scale), right, name)
+        _check_shape(name, tensor.flatten(1), (left.dim, flat[1]))
+        return lambda: ParameterSides(left, right.compressed(other.flatten(1).T * scale), name)
+
+    def _side(self, layer: str, part: str, device: torch.device) -> Side:
+        key = (layer, part, device)
+        if key not in self._moved:
+            self._moved[key] = getattr(self._memory[layer], part).to(device)
+        return self._moved[key]
+
+
+def _read(model: nn.Module | Named) -> tuple[dict[str, Tensor], dict[tuple[str, str], float]]:
+    if isinstance(model, nn.Module):
+        return named_parameters(model), scalings(model)
+    # Without modules the scale of a LoRA is not known; no filter depends on it.
+    return dict(model.items() if isinstance(model, Mapping) else model), {}
+
+
+def scalings(model: nn.Module) -> dict[tuple[str, str], float]:
+    """The factor before ``BA`` of every LoRA, by layer and adapter."""
+    found: dict[tuple[str, str], float] = {}
+    for name, module in model.named_modules():
+        known: Any = getattr(module, "scaling", None)
+        if isinstance(known, Mapping) and hasattr(module, "lora_A"):
+            layer = role_of(f"{name}.weight").layer
+            found |= {(layer, adapter): float(scale) for adapter, scale in known.items()}
+    return found
+
+
+def _one(measure: float, beside: Side) -> Side:
+    """The input of a bias, which is always 1, beside inputs with this mean."""
+    return Diagonal(beside.like.new_ones(1), measure)
+
+
+def _values(side: Side) -> Tensor:
+    return side.tensors()["diagonal"]
+
+
+def _check_shape(name: str, tensor: Tensor, wanted: tuple[int, ...]) -> None:
+    if tuple(tensor.shape) != wanted:
+        raise ValueError(
+            f"the memory is not one of this model: parameter {name!r} must have shape {wanted}, "
+            f"got {tuple(tensor.shape)}"
+        )

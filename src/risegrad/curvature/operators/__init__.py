@@ -1,0 +1,1 @@
+"""Products with the curvature of a loss: Hessian, Gauss-Newton, Fisher, dense."""

@@ -1,0 +1,198 @@
+"""A loss over fixed batches: what the model must keep, or what it is to learn.
+
+``L = sum_i w_i loss_i`` over the batches, with ``w_i`` the batch's part of all examples for a loss
+that averages, and 1 for one that sums. Value, gradient and every curvature product use this one
+definition, so that a prediction and the truth speak of the same number.
+
+The model is measured in eval mode: dropout off, batch norm on its running statistics. Only so is
+the loss one function of the parameters, the same at every call, and its curvature symmetric.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from risegrad.core.blocks import listing
+from risegrad.core.shapers import Shaper
+from risegrad.curvature.operators.batch_forms import (
+    Predict,
+    check_same_form,
+    choose_predict,
+    moved,
+    size_of,
+)
+from risegrad.curvature.operators.parameter_space import Space, make_space
+from risegrad.curvature.operators.plain_norms import PlainNorms
+
+Batches = Iterable[Any]
+
+
+class Predictor(nn.Module):
+    """The model as curvlinops wants it: one argument in, the prediction out."""
+
+    def __init__(self, model: nn.Module, predict: Predict) -> None:
+        super().__init__()
+        self.model = model
+        self.predict = predict
+
+    def forward(self, item: dict[str, Any]) -> Tensor:
+        return self.predict(self.model, item["batch"])[0]
+
+
+class MeanLoss(nn.Module):
+    """A plain function of (prediction, target) as a loss module that averages over its batch."""
+
+    reduction = "mean"
+
+    def __init__(self, function: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, prediction: Tensor, target: Tensor) -> Tensor:
+        return self.function(prediction, target)
+
+
+Loss = nn.Module | Callable[[Tensor, Tensor], Tensor]
+
+
+class Objective:
+    """Batches of one form, held in memory in a fixed order."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        batches: Batches,
+        loss: Loss | None = None,
+        predict: Predict | None = None,
+        what: str = "historical",
+    ) -> None:
+        self.model, self.what = model, what
+        self.loss = check_loss(loss)
+        device = next(model.parameters()).device
+        self.batches = [moved(batch, device) for batch in _listed(batches, what)]
+        check_same_form(self.batches, what)
+        self.sizes = [size_of(batch) for batch in self.batches]
+        with measuring(model):
+            self.predict = predict or choose_predict(model, self.batches[0], self.loss)
+            self.targets = [self.predict(model, batch)[1] for batch in self.batches]
+        self.predictor = Predictor(model, self.predict)
+
+    @property
+    def weights(self) -> list[float]:
+        total = sum(self.sizes) if self.loss.reduction == "mean" else 1
+        return [size / total if self.loss.reduction == "mean" else 1.0 for size in self.sizes]
+
+    def data(self) -> list[tuple[dict[str, Any], Tensor]]:
+        """Pairs as curvlinops reads them; the batch rides in a mapping, whatever its form."""
+        sized = zip(self.batches, self.sizes, self.targets, strict=True)
+        return [({"batch": batch, "size": size}, target) for batch, size, target in sized]
+
+    def loss_of(self, number: int) -> Tensor:
+        """The loss of one batch: a finite scalar, or an error."""
+        prediction = self.predict(self.model, self.batches[number])[0]
+        found: Tensor = self.loss(prediction, self.targets[number])
+        if found.ndim != 0:
+            raise ValueError(
+                f"loss must be a scalar, got shape {tuple(found.shape)}: use a loss that averages "
+                "over the batch, such as CrossEntropyLoss(reduction='mean')"
+            )
+        return found
+
+    def value(self) -> float:
+        """The loss in float64, without gradients."""
+        with measuring(self.model), torch.no_grad():
+            losses = [self.loss_of(number).double().item() for number in range(len(self.batches))]
+        return sum(w * loss for w, loss in zip(self.weights, losses, strict=True))
+
+    def gradient(self, space: Space, parameters: Mapping[str, Tensor]) -> Tensor:
+        """The gradient as a flat vector; a parameter without one counts as zero."""
+        return self.gradient_and_unused(space, parameters)[0]
+
+    def gradient_and_unused(
+        self, space: Space, parameters: Mapping[str, Tensor]
+    ) -> tuple[Tensor, list[str]]:
+        """The gradient, and the parameters that no batch's loss depends on."""
+        wanted = [parameters[name] for name in space.names]
+        total = torch.zeros(space.d, dtype=space.dtype, device=space.device)
+        unused = set(space.names)
+        for number, weight in enumerate(self.weights):
+            with measuring(self.model):
+                loss = self.loss_of(number)
+                if not loss.requires_grad:
+                    raise ValueError(f"the {self.what} loss does not depend on any parameter")
+                parts = torch.autograd.grad(loss, wanted, allow_unused=True)
+            unused -= {n for n, part in zip(space.names, parts, strict=True) if part is not None}
+            filled = [torch.zeros_like(p) if g is None else g
+                      for p, g in zip(wanted, parts, strict=True)]  # fmt: skip
+            total += weight * space.flat(filled)
+        if not bool(total.isfinite().all()):
+            raise FloatingPointError(f"the gradient of the {self.what} loss is not finite")
+        return total, [name for name in space.names if name in unused]
+
+    def step(
+        self, space: Space, parameters: Mapping[str, Tensor], shaper: Shaper
+    ) -> tuple[Space, Tensor]:
+        """The part of a space that a step on this loss moves, and its gradient there.
+
+        Who gets no gradient takes no part in a step, so it is in no block: as under ``attach``.
+        """
+        gradient, unused = self.gradient_and_unused(space, parameters)
+        if not unused:
+            return space, gradient
+        if len(unused) == len(space.names):
+            raise ValueError(f"no gradient of the {self.what} loss reaches {listing(unused)}")
+        space = make_space(parameters, shaper, still=unused)
+        return space, self.gradient(space, parameters)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Eval mode; the flags come back."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+@contextmanager
+def measuring(model: nn.Module) -> Iterator[None]:
+    """Eval mode, and attention and norms that can be differentiated twice."""
+    # Fused attention has no forward-mode derivative; the plain form is made of parts that do.
+    with evaluating(model), sdpa_kernel(SDPBackend.MATH), PlainNorms():
+        yield
+
+
+def check_loss(loss: Loss | None) -> nn.Module:
+    """The loss as a module that says how it reduces."""
+    if loss is None:
+        return nn.CrossEntropyLoss()
+    if not isinstance(loss, nn.Module):
+        if not callable(loss):
+            raise TypeError(f"loss must be a module or a function, got {type(loss).__name__}")
+        return MeanLoss(loss)
+    if getattr(loss, "reduction", None) not in ("mean", "sum"):
+        raise ValueError(
+            "loss must be a scalar: its reduction must be 'mean' or 'sum', "
+            f"got {getattr(loss, 'reduction', None)!r}"
+        )
+    return loss
+
+
+def _listed(batches: Batches, what: str) -> Sequence[Any]:
+    if isinstance(batches, Mapping | Tensor | str) or not isinstance(batches, Iterable):
+        raise TypeError(
+            f"{what} must be batches (a list or a loader of them), got {type(batches).__name__}"
+        )
+    found = list(batches)
+    if not found:
+        raise ValueError(f"{what} must hold at least one batch, got none")
+    return found

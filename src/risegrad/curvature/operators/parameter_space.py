@@ -1,0 +1,168 @@
+"""Named parameters as one flat vector in which every block is a run of neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from risegrad.core.blocks import Blocks, exempted, listing, resolve_blocks
+from risegrad.core.parameter_names import plain_name
+from risegrad.core.shapers import Shaper, resolve_q
+from risegrad.theory.calibration import mean_factor, tau
+
+MOST_BLOCKS = 1024
+"""Couplings are kept for every pair of blocks: more would not fit, nor be read by anyone."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Positions ``start..stop`` of the flat vector, shaped with ``q`` directions."""
+
+    name: str
+    start: int
+    stop: int
+    q: int
+
+    @property
+    def d(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def at(self) -> slice:
+        return slice(self.start, self.stop)
+
+    @property
+    def tau(self) -> float:
+        return tau(self.d, self.q)
+
+    @property
+    def mean_factor(self) -> float:
+        return mean_factor(self.d, self.q)
+
+
+@dataclass(frozen=True)
+class Space:
+    """Parameters in the order of their blocks; ``names`` are the model's own."""
+
+    names: tuple[str, ...]
+    shapes: tuple[torch.Size, ...]
+    blocks: tuple[Block, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def d(self) -> int:
+        return self.blocks[-1].stop
+
+    def numbers(self, what: str) -> Tensor:
+        """One float64 number per block: ``d``, ``q``, ``tau`` or ``mean_factor``."""
+        return torch.tensor([getattr(block, what) for block in self.blocks], dtype=torch.float64)
+
+    def spread(self, values: Tensor) -> Tensor:
+        """One number per block, repeated over its coordinates."""
+        counts = torch.tensor([block.d for block in self.blocks], device=self.device)
+        return values.to(self.device, self.dtype).repeat_interleave(counts)
+
+    def flat(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Tensors in the order of ``names`` as one vector."""
+        return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+
+    def tensors(self, vector: Tensor) -> list[Tensor]:
+        """The inverse of ``flat``, as views."""
+        parts = torch.split(vector, [shape.numel() for shape in self.shapes])
+        return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+
+    def block_dots(self, a: Tensor, b: Tensor) -> Tensor:
+        """``a_b . b_b`` for every block, added up in float64."""
+        return torch.stack([_dot(a[block.at], b[block.at]) for block in self.blocks])
+
+    def find(self, name: str) -> int:
+        """The number of a block, by its name."""
+        for number, block in enumerate(self.blocks):
+            if block.name == name:
+                return number
+        names = listing([block.name for block in self.blocks])
+        raise ValueError(f"no block is called {name!r}; the blocks are {names}")
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    return torch.dot(a.double(), b.double()).cpu()
+
+
+def trained_parameters(model: nn.Module, exempt: Sequence[str] = ()) -> dict[str, Tensor]:
+    """What an update moves: parameters that want gradients and are not exempt, by plain name.
+
+    Exempt parameters stand still in every prediction, under FO as under RISE.
+    """
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    plain: dict[str, Tensor] = {plain_name(name): p for name, p in named}
+    wanted: dict[str, Tensor] = plain if len(plain) == len(named) else {**dict(named)}
+    if not wanted:
+        raise ValueError("model has no parameter with requires_grad=True: nothing would be updated")
+    for name in exempted(wanted, exempt):
+        del wanted[name]
+    if not wanted:
+        raise ValueError("exempt names every trained parameter: nothing is left to diagnose")
+    return wanted
+
+
+def make_space(
+    parameters: Mapping[str, Tensor], shaper: Shaper, still: Collection[str] = ()
+) -> Space:
+    """Lay out the parameters in the blocks that ``shaper`` would give them.
+
+    Those named in ``still`` get no gradient and take no part in a step: blocks are what is left.
+    """
+    if shaper.blocks == "group":
+        raise ValueError("blocks 'group' needs an optimizer's groups; choose another kind here")
+    dtype, device = _common(parameters)
+    blocks = resolve_blocks(shaper.blocks, dict.fromkeys(parameters, 0))
+    counts = resolve_q(shaper.q, tuple(blocks.members))
+    names = tuple(name for name in blocks.parameters if name not in still)
+    sizes = {name: parameters[name].numel() for name in names}
+    cut = _cut(blocks, counts, sizes)
+    if len(cut) > MOST_BLOCKS:
+        raise ValueError(
+            f"blocks must be at most {MOST_BLOCKS} here, got {len(cut)}: couplings are kept for "
+            "every pair; choose larger blocks, or name parameters in exempt"
+        )
+    return Space(names, tuple(parameters[name].shape for name in names), cut, dtype, device)
+
+
+def _cut(blocks: Blocks, counts: Sequence[int], sizes: Mapping[str, int]) -> tuple[Block, ...]:
+    found: list[Block] = []
+    start = 0
+    for (name, members), q in zip(blocks.members.items(), counts, strict=True):
+        there = [sizes[member] for member in members if member in sizes]
+        if not there:
+            continue
+        stop = start + sum(there)
+        if stop == start:
+            raise ValueError(f"block {name!r} has no elements: a block needs at least one")
+        edges = [*range(start, stop, blocks.chunk or stop - start), stop]
+        pieces = list(pairwise(edges))
+        labels = [name] if len(pieces) == 1 else [f"{name}[{i}]" for i in range(len(pieces))]
+        found.extend(Block(label, *piece, q) for label, piece in zip(labels, pieces, strict=True))
+        start = stop
+    return tuple(found)
+
+
+def _common(parameters: Mapping[str, Tensor]) -> tuple[torch.dtype, torch.device]:
+    """The dtype and device of all parameters: products are taken in one piece."""
+    first = next(iter(parameters.values()))
+    for name, parameter in parameters.items():
+        if parameter.dtype not in (torch.float32, torch.float64):
+            raise TypeError(
+                f"parameter {name!r} is {parameter.dtype}: curvature needs float32 or float64 "
+                "(model.float())"
+            )
+        if (parameter.dtype, parameter.device) != (first.dtype, first.device):
+            raise ValueError(
+                f"all parameters must have one dtype and device; {name!r} is {parameter.dtype} on "
+                f"{parameter.device}, the first {first.dtype} on {first.device}"
+            )
+    return first.dtype, first.device

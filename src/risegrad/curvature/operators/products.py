@@ -1,0 +1,178 @@
+"""Symmetric curvature matrices that multiply vectors: of networks through curvlinops, or dense."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+import torch
+from torch import Tensor, nn
+
+from risegrad.common.checks import check_choice, check_positive_int
+from risegrad.common.optional_imports import need
+from risegrad.curvature.operators.objective import Objective, measuring
+from risegrad.curvature.operators.parameter_space import Space
+
+Kind = Literal["hessian", "ggn", "empirical-fisher", "fisher"]
+KINDS: tuple[Kind, ...] = ("hessian", "ggn", "empirical-fisher", "fisher")
+FISHER_LOSSES = (nn.CrossEntropyLoss, nn.MSELoss, nn.BCEWithLogitsLoss)
+DENSE_LIMIT = 4096
+"""Rows: a dense matrix is a reference for small problems."""
+
+
+class Operator(ABC):
+    """``operator @ v`` for a vector (d,) or columns (d, K); counts its products."""
+
+    def __init__(self, space: Space, columns: int = 1) -> None:
+        self.space = space
+        self.columns = check_positive_int("columns", columns)
+        self.products = 0
+
+    @abstractmethod
+    def _multiply(self, vectors: Tensor) -> Tensor:
+        """(d, K) to (d, K), with K at most ``columns``."""
+
+    def __matmul__(self, v: Tensor) -> Tensor:
+        if v.ndim not in (1, 2) or v.shape[0] != self.space.d:
+            raise ValueError(
+                f"a vector must have shape ({self.space.d},) or ({self.space.d}, K), "
+                f"got {tuple(v.shape)}"
+            )
+        matrix = (v if v.ndim == 2 else v[:, None]).to(self.space.device, self.space.dtype)
+        parts = [self._multiply(part) for part in torch.split(matrix, self.columns, dim=1)]
+        self.products += matrix.shape[1]
+        product = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+        # A sum is not finite if any entry is not: one pass and no mask of the vector's size.
+        if not bool(product.sum().isfinite()) and not bool(product.isfinite().all()):
+            raise FloatingPointError(
+                "NaN or infinity in a curvature product: look at the historical batches and the "
+                "weights, or use float64"
+            )
+        return product if v.ndim == 2 else product[:, 0]
+
+    def block(self, row: int | str, column: int | str | None = None) -> BlockOperator:
+        """``H_bb``, or ``H_bc`` with ``column``; blocks by number or name."""
+        b = self.space.find(row) if isinstance(row, str) else row
+        c = self.space.find(column) if isinstance(column, str) else column
+        return BlockOperator(self, b, b if c is None else c)
+
+    def dense(self) -> Tensor:
+        """The matrix itself in float64: the reference for small problems."""
+        if self.space.d > DENSE_LIMIT:
+            raise ValueError(f"dense needs d <= {DENSE_LIMIT}, got {self.space.d}")
+        return (self @ torch.eye(self.space.d, dtype=self.space.dtype)).double()
+
+
+@dataclass(frozen=True)
+class BlockOperator:
+    """``H_bc``: rows of one block, columns of another; a product costs one of the whole."""
+
+    whole: Operator
+    row: int
+    column: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        blocks = self.whole.space.blocks
+        return blocks[self.row].d, blocks[self.column].d
+
+    def __matmul__(self, v: Tensor) -> Tensor:
+        rows, columns = (self.whole.space.blocks[i] for i in (self.row, self.column))
+        if v.ndim not in (1, 2) or v.shape[0] != columns.d:
+            raise ValueError(
+                f"a vector must have shape ({columns.d},) or ({columns.d}, K), got {tuple(v.shape)}"
+            )
+        wide = torch.zeros(
+            self.whole.space.d, *v.shape[1:], dtype=self.whole.space.dtype,
+            device=self.whole.space.device,
+        )  # fmt: skip
+        wide[columns.at] = v.to(wide)
+        return (self.whole @ wide)[rows.at]
+
+
+@final
+class DenseOperator(Operator):
+    """A matrix given as such: quadratics with known curvature, and the reference of tests."""
+
+    def __init__(self, matrix: Tensor, space: Space, columns: int = 1) -> None:
+        super().__init__(space, columns)
+        if tuple(matrix.shape) != (space.d, space.d):
+            raise ValueError(
+                f"matrix must have shape ({space.d}, {space.d}), got {tuple(matrix.shape)}"
+            )
+        self.matrix = matrix.to(space.device, space.dtype)
+
+    def _multiply(self, vectors: Tensor) -> Tensor:
+        return self.matrix @ vectors
+
+
+@final
+class NetworkOperator(Operator):
+    """Curvature of an objective over named parameters, matrix-free.
+
+    ``hessian`` is exact; ``ggn`` drops the curvature of the network itself and is never negative;
+    ``empirical-fisher`` averages outer products of the gradients that the labels give, ``fisher``
+    those of labels drawn from the model (``samples`` for each prediction, fixed by ``seed``).
+    Predictions, not sequences, are the units of both Fishers.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        space: Space,
+        parameters: Mapping[str, Tensor],
+        kind: Kind = "ggn",
+        columns: int = 1,
+        samples: int = 1,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(space, columns)
+        check_kind(kind, objective)
+        self.objective, self.kind = objective, kind
+        options: dict[str, Any] = {"num_data": sum(objective.sizes), "check_deterministic": False}
+        if kind == "fisher":
+            options |= {"mc_samples": check_positive_int("samples", samples), "seed": seed}
+        self._linear = _curvlinops_class(kind)(
+            objective.predictor,
+            objective.loss,
+            [parameters[name] for name in space.names],
+            objective.data(),
+            batch_size_fn=lambda item: item["size"],
+            **options,
+        )
+
+    def _multiply(self, vectors: Tensor) -> Tensor:
+        with measuring(self.objective.model):
+            product: Tensor = self._linear @ vectors
+        return product
+
+
+def check_kind(kind: str, objective: Objective) -> None:
+    """A known kind, and a loss that it can be made of."""
+    check_choice("curvature", kind, KINDS)
+    if "fisher" in kind and not isinstance(objective.loss, FISHER_LOSSES):
+        names = ", ".join(loss.__name__ for loss in FISHER_LOSSES)
+        raise ValueError(
+            f"curvature {kind!r} needs a loss that is a likelihood, one of {names}; "
+            f"got {type(objective.loss).__name__}"
+        )
+
+
+def _curvlinops_class(kind: Kind) -> Any:
+    curvlinops = need("curvlinops", "curvature", "curvature products")
+    return {
+        "hessian": curvlinops.HessianLinearOperator,
+        "ggn": curvlinops.GGNLinearOperator,
+        "empirical-fisher": curvlinops.EFLinearOperator,
+        "fisher": curvlinops.FisherMCLinearOperator,
+    }[kind]
+
+
+def asymmetry(operator: Operator, seed: int = 0) -> float:
+    """``|u'Hv - v'Hu| / (|u| |Hv|)`` for random ``u``, ``v``: rounding, or a loss that changes."""
+    generator = torch.Generator().manual_seed(seed)
+    u, v = torch.randn(2, operator.space.d, generator=generator, dtype=torch.float64)
+    hu, hv = (operator @ u).double().cpu(), (operator @ v).double().cpu()
+    return float((u @ hv - v @ hu).abs() / (u.norm() * hv.norm()))

@@ -1,0 +1,109 @@
+"""Which q, or which block size, leaves a wanted part of the mean: ``a = sqrt(q/(q+d+1))``."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING
+
+from risegrad.common.checks import check_positive_int, check_probability
+from risegrad.core.blocks import exempted, resolve_blocks
+
+if TYPE_CHECKING:
+    from risegrad.core.shapers import Shaper
+    from risegrad.foresight.model_shapes import Lora
+
+
+def q_for(mean_factor: float, d: int) -> int:
+    """The least ``q`` whose mean factor reaches ``mean_factor`` in a block of dimension ``d``.
+
+    ``q = a^2 (d+1)/(1 - a^2)``, rounded up.
+
+    >>> q_for(0.5, d=8192)
+    2731
+    """
+    a2 = check_probability("mean_factor", mean_factor) ** 2
+    # A hair less than the quotient: rounding must not ask for one direction too many.
+    return max(1, math.ceil(a2 * (check_positive_int("d", d) + 1) / (1 - a2) - 1e-9))
+
+
+def block_size_for(mean_factor: float, q: int) -> int:
+    """The largest block that keeps ``mean_factor`` with ``q`` directions; 0 if none does.
+
+    ``d = q (1/a^2 - 1) - 1``, rounded down.
+
+    >>> block_size_for(0.5, q=4), block_size_for(0.9, q=1)
+    (11, 0)
+    """
+    a2 = check_probability("mean_factor", mean_factor) ** 2
+    return max(0, math.floor(check_positive_int("q", q) * (1 / a2 - 1) - 1 + 1e-9))
+
+
+@dataclass(frozen=True)
+class ChoiceRow:
+    """A block; the pieces of a chunked parameter share a row."""
+
+    name: str
+    d: int
+    q: int
+    count: int
+    tau: float
+    mean_factor: float
+
+
+@dataclass(frozen=True)
+class CalibrationTable:
+    """All blocks of a model, and what a wanted mean factor would take."""
+
+    model: str
+    parameters: int
+    rows: tuple[ChoiceRow, ...]
+    wanted: float
+    advice: str
+
+    def __str__(self) -> str:
+        from risegrad.foresight.diagnosis_text import table
+
+        head = ("block", "dimension", "q", "tau", "mean factor")
+        cells = [
+            (row.name if row.count == 1 else f"{row.name} ({row.count:,} chunks)",
+             f"{row.d:,}", str(row.q), f"{row.tau:.4f}", f"{row.mean_factor:.4f}")
+            for row in self.rows
+        ]  # fmt: skip
+        blocks = sum(row.count for row in self.rows)
+        title = f"{self.model}: {blocks:,} blocks, {self.parameters:,} parameters"
+        return "\n".join([title, *table([head, *cells]), self.advice])
+
+
+def calibration_table(
+    model: str, lora: Lora | None, shaper: Shaper, wanted: float
+) -> CalibrationTable:
+    """The table for a model of which only the shapes are read."""
+    from risegrad.core.block_layout import make_layout
+    from risegrad.core.shapers import resolve_q
+    from risegrad.foresight.model_shapes import lora_shapes, model_kind, model_shapes
+
+    check_probability("mean_factor", wanted)
+    if shaper.blocks == "group":
+        raise ValueError("blocks 'group' needs an optimizer's groups; choose another kind here")
+    shapes = model_shapes(model)
+    if lora is not None:
+        shapes = lora_shapes(shapes, lora, "" if lora.targets else model_kind(model))
+    sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+    for name in exempted(sizes, shaper.exempt):
+        del sizes[name]
+    blocks = resolve_blocks(shaper.blocks, dict.fromkeys(sizes, 0))
+    layout = make_layout(blocks, resolve_q(shaper.q, tuple(blocks.members)), sizes)
+    rows = tuple(ChoiceRow(r.name, r.d, r.q, r.count, r.tau, r.mean_factor) for r in layout.rows)
+    return CalibrationTable(model, sum(sizes.values()), rows, wanted, _advice(rows, wanted))
+
+
+def _advice(rows: tuple[ChoiceRow, ...], wanted: float) -> str:
+    typical, q = int(median(row.d for row in rows)), rows[0].q
+    factors = [row.mean_factor for row in rows]
+    return (
+        f"mean factor {min(factors):.4f} to {max(factors):.4f} (median {median(factors):.4f}); "
+        f"{wanted:g} would need q={q_for(wanted, typical):,} in a block of {typical:,} (the "
+        f"median), or blocks of at most {block_size_for(wanted, q):,} with q={q}"
+    )

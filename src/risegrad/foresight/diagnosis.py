@@ -1,0 +1,250 @@
+"""``diagnose``: from a model, what it must keep and what it is to learn, to a report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from risegrad.common.checks import check_number
+from risegrad.core.draws import mix
+from risegrad.core.shapers import Rise
+from risegrad.curvature.estimates.adam_terms import adam_view
+from risegrad.curvature.estimates.damage_moments import less_damage_probability
+from risegrad.curvature.estimates.estimated import Estimate
+from risegrad.curvature.estimates.gradient_terms import Tick
+from risegrad.curvature.estimates.measuring import Measured, measure
+from risegrad.curvature.estimates.product_budget import ProductBudget
+from risegrad.curvature.estimates.spectral import (
+    Bounds,
+    first_step_bounds,
+    flat_signal,
+    top_eigenvalue,
+)
+from risegrad.curvature.operators.batch_forms import Predict, check_same_form, form_of
+from risegrad.curvature.operators.objective import Batches, Loss, Objective
+from risegrad.curvature.operators.parameter_space import Space, make_space, trained_parameters
+from risegrad.curvature.operators.products import Kind, NetworkOperator, Operator
+from risegrad.foresight.diagnosis_report import BlockReport, Diagnosis, Odds, Totals
+from risegrad.foresight.diagnosis_verdicts import verdicts
+from risegrad.theory import cantelli_certificate
+
+
+def assemble(
+    operator: Operator, g: Tensor, measured: Measured, eta: float, damping: float | None,
+    spend: ProductBudget, positive: bool, tick: Tick,
+) -> Diagnosis:  # fmt: skip
+    """Blocks, totals and odds; losses, seed and verdicts are filled in by the caller."""
+    space = operator.space
+    totals = _totals(operator, measured, eta)
+    rho = damping if damping is not None else _default_damping(totals)
+    scores = _flat_signals(operator, g, measured, rho, spend, positive, tick)
+    blocks = tuple(_block(operator, measured, b, scores[b]) for b in range(len(space.blocks)))
+    return Diagnosis(
+        curvature="given", step=eta, seed=0, damping=rho,
+        historical_loss=math.nan, incoming_loss=math.nan,
+        blocks=blocks, totals=totals, odds=_odds(totals, positive),
+        top_eigenvalue=None, adam=None, products=0, probes=measured.probes.count,
+        exact_directions=measured.gradient.count == 0,
+        asymmetry=measured.probes.asymmetry,
+    )  # fmt: skip
+
+
+def _totals(operator: Operator, measured: Measured, eta: float) -> Totals:
+    def at(name: str) -> Estimate:
+        return _estimate(measured, name)
+
+    g2 = measured.gradient.terms().g2
+    kept = (operator.space.numbers("mean_factor") * g2).sum()
+    return Totals(
+        fo=at("damage.fo"), scaled_fo=at("damage.scaled_fo"),
+        rise=at("damage.rise"), rise_std=at("damage.rise_std"),
+        # Mean damage sees second moments alone, and those are RISE's.
+        covariance_noise=at("damage.rise"), covariance_noise_std=at("damage.covariance_noise_std"),
+        gap=at("gap.total"), gap_within=at("gap.within"), progress_cost=at("progress_cost"),
+        linear_fo=at("linear.fo"), linear_scaled_fo=at("linear.scaled_fo"),
+        change_fo=at("change.fo"), change_scaled_fo=at("change.scaled_fo"),
+        change_rise=at("change.rise"), change_rise_std=at("change.rise_std"),
+        lambda_dir=at("lambda_dir"), lambda_avg=at("lambda_avg"),
+        trace=at("trace"), trace_sq=at("trace_sq"),
+        fo_progress=eta * g2.sum().item(), rise_progress=eta * kept.item(),
+    )  # fmt: skip
+
+
+def _block(operator: Operator, measured: Measured, b: int, score: Bounds | None) -> BlockReport:
+    block = operator.space.blocks[b]
+    g2 = measured.gradient.terms().g2[b].item()
+
+    def at(name: str) -> Estimate:
+        return _estimate(measured, f"block.{name}", b)
+
+    return BlockReport(
+        name=block.name, d=block.d, q=block.q, tau=block.tau, mean_factor=block.mean_factor,
+        gradient_norm=g2**0.5,
+        lambda_dir=at("lambda_dir") if g2 else None, lambda_avg=at("lambda_avg"),
+        excess=at("excess") if g2 else None, S=at("S"), C=at("C"), raw_C=at("raw_C"), R=score,
+        fo=at("fo"), ghg=at("ghg"), hg2=at("hg2"), trace=at("trace"), trace_sq=at("trace_sq"),
+    )  # fmt: skip
+
+
+def _estimate(measured: Measured, name: str, b: int | None = None) -> Estimate:
+    value, error = measured.values[name], measured.errors[name]
+    if b is not None:
+        value, error = value[b], error[b]
+    return Estimate(value.item(), error.item(), measured.probes.count)
+
+
+def _odds(totals: Totals, positive: bool) -> Odds:
+    fo, rise, std = (e.value for e in (totals.fo, totals.rise, totals.rise_std))
+    gap = torch.tensor(fo - rise, dtype=torch.float64)
+    spread = torch.tensor(std**2, dtype=torch.float64)
+    return Odds(
+        probability=less_damage_probability(rise, std, fo, positive),
+        sign=1 if fo > rise else -1,
+        certified=cantelli_certificate(gap, spread).probability.item(),
+    )
+
+
+def _default_damping(totals: Totals) -> float | None:
+    """The average curvature: directions flatter than the average count as flat."""
+    average = totals.lambda_avg.value
+    return average if average > 0 else None
+
+
+def _flat_signals(
+    operator: Operator, g: Tensor, measured: Measured, rho: float | None, spend: ProductBudget,
+    positive: bool, tick: Tick,
+) -> list[Bounds | None]:  # fmt: skip
+    """``R_b`` after the one step that is free for all blocks, and solved for where wanted.
+
+    The bounds hold for curvature that is not negative; for an indefinite Hessian nothing is said.
+    """
+    count = len(operator.space.blocks)
+    if rho is None or not positive:
+        return [None] * count
+    terms = measured.gradient.terms()
+    scores: list[Bounds | None] = [None] * count
+    if measured.gradient.count == 0:
+        ghg, hg2 = terms.cross.diagonal().tolist(), terms.pulls.diagonal().tolist()
+        rows = zip(terms.g2.tolist(), ghg, hg2, strict=True)
+        # Rounding can leave g'Hg a hair below zero where it is zero.
+        scores = [first_step_bounds(g2, max(bend, 0.0), pull, rho) for g2, bend, pull in rows]
+    largest = terms.g2.argsort(descending=True)[: spend.solves].tolist()
+    for b in largest:
+        part = g[operator.space.blocks[b].at]
+        solved = flat_signal(operator.block(b), part, rho, spend.solve_products)
+        tick(solved.products)
+        scores[b] = solved
+    return scores
+
+
+__all__ = ["Diagnosis", "diagnose", "diagnose_operator"]
+
+Progress = Callable[[int, int], None]
+"""Called with the products spent and the most that there will be."""
+
+
+def diagnose(
+    model: nn.Module,
+    historical: Batches,
+    incoming: Batches,
+    *,
+    rise: Rise | None = None,
+    step: float = 1.0,
+    curvature: Kind = "ggn",
+    loss: Loss | None = None,
+    predict: Predict | None = None,
+    damping: float | None = None,
+    budget: ProductBudget | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Diagnosis:
+    """What one step on ``incoming`` would do to the loss on ``historical``, rule by rule.
+
+    Both are lists (or loaders) of batches of one form: pairs ``(inputs, target)`` or mappings with
+    ``labels`` as transformers takes them; ``predict(model, batch) -> (prediction, target)`` reads
+    any other. ``rise`` is the shaper you would attach: its ``q``, ``blocks`` and ``exempt`` are
+    used. ``step`` is the learning rate of plain descent; damage grows with its square.
+
+    The model is measured in eval mode (no dropout, running batch statistics), changed in nothing,
+    and all numbers are a pure function of the model, the batches and ``seed``.
+    """
+    shaper = rise or Rise()
+    parameters = trained_parameters(model, shaper.exempt)
+    space = make_space(parameters, shaper)
+    kept = Objective(model, historical, loss, predict, "historical")
+    new = Objective(model, incoming, loss, predict, "incoming")
+    check_same_form(new.batches, "incoming", form_of(kept.batches[0]))
+    spend = budget or ProductBudget()
+    space, g = new.step(space, parameters, shaper)
+    h = kept.gradient(space, parameters)
+    operator = NetworkOperator(
+        kept, space, parameters, curvature, columns=spend.columns, seed=mix(seed, 7) % 2**31
+    )
+    found = diagnose_operator(
+        operator, g, h, step=step, damping=damping, budget=spend, seed=seed, progress=progress,
+        positive=curvature != "hessian",
+    )  # fmt: skip
+    return replace(
+        found, curvature=curvature, historical_loss=kept.value(), incoming_loss=new.value()
+    )
+
+
+def diagnose_operator(
+    operator: Operator,
+    g: Tensor,
+    h: Tensor | None = None,
+    *,
+    step: float = 1.0,
+    damping: float | None = None,
+    budget: ProductBudget | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+    positive: bool = True,
+) -> Diagnosis:
+    """The same for any operator and given gradients (flat, in the order of its space).
+
+    ``positive`` says that the curvature is positive semidefinite.
+    """
+    spend, eta = budget or ProductBudget(), check_number("step", step, above=0)
+    if damping is not None:
+        check_number("damping", damping, above=0)
+    g = _check_gradient(g, operator.space, "g")
+    h = torch.zeros_like(g) if h is None else _check_gradient(h, operator.space, "h")
+    before = operator.products
+    tick = _counter(progress, spend.most(operator.space))
+    measured = measure(operator, g, h, eta, spend, seed, tick)
+    adam = None
+    if spend.adam_draws and bool(g.any()):
+        adam = adam_view(operator, g, spend.adam_draws, mix(seed, 3), tick)
+    top = None
+    if spend.eigenvalue:
+        top = top_eigenvalue(operator, operator.space.d, spend.eigenvalue, mix(seed, 4))
+        tick(top.products)
+    found = assemble(operator, g, measured, eta, damping, spend, positive, tick)
+    spent = operator.products - before
+    report = replace(found, seed=seed, adam=adam, top_eigenvalue=top, products=spent)
+    return replace(report, verdicts=tuple(verdicts(report)))
+
+
+def _counter(progress: Progress | None, most: int) -> Callable[[int], None]:
+    spent = 0
+
+    def tick(count: int) -> None:
+        nonlocal spent
+        spent += count
+        if progress is not None:
+            progress(spent, most)
+
+    return tick
+
+
+def _check_gradient(g: Tensor, space: Space, name: str) -> Tensor:
+    if tuple(g.shape) != (space.d,):
+        raise ValueError(f"{name} must have shape ({space.d},), got {tuple(g.shape)}")
+    if not bool(g.isfinite().all()):
+        raise FloatingPointError(f"{name} must be finite")
+    return g.to(space.device, space.dtype)

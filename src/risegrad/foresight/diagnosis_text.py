@@ -1,0 +1,113 @@
+"""A diagnosis as a person reads it in a terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from statistics import median
+
+from risegrad.curvature.estimates.estimated import Estimate
+from risegrad.foresight.block_choice import block_size_for, q_for
+from risegrad.foresight.diagnosis_report import BlockReport, Diagnosis
+
+MOST_ROWS = 24
+WIDTH = 100
+
+
+def summary(found: Diagnosis) -> str:
+    """Totals, the blocks that matter most, verdicts and advice."""
+    return "\n".join(
+        [
+            *head_lines(found),
+            "",
+            *table([("rule", "damage", "deviation", "loss change"), *rule_rows(found)]),
+            "",
+            *table([BLOCK_HEAD, *map(block_cells, _most_important(found.blocks))]),
+            *_left_out(found),
+            "",
+            *(line for verdict in found.verdicts for line in _wrapped(verdict)),
+            *_wrapped(advice(found)),
+        ]
+    )
+
+
+def head_lines(found: Diagnosis) -> list[str]:
+    t = found.totals
+    directions = "exact" if found.exact_directions else "estimated with random signs"
+    lines = [
+        f"diagnosis: {len(found.blocks)} blocks, {found.d:,} parameters, step {found.step:g}, "
+        f"curvature {found.curvature}, seed {found.seed}",
+        f"{found.products} products ({found.probes} probes; directions {directions})",
+        f"curvature along the gradient {t.lambda_dir}, on average {t.lambda_avg}",
+    ]
+    if found.top_eigenvalue is not None:
+        lines.append(f"largest eigenvalue {found.top_eigenvalue}")
+    return lines
+
+
+def rule_rows(found: Diagnosis) -> list[tuple[str, ...]]:
+    t = found.totals
+    return [
+        ("FO", str(t.fo), "-", str(t.change_fo)),
+        ("scaled FO", str(t.scaled_fo), "-", str(t.change_scaled_fo)),
+        ("RISE", str(t.rise), str(t.rise_std), str(t.change_rise)),
+        ("covariance noise", str(t.covariance_noise), str(t.covariance_noise_std),
+         str(t.change_rise)),
+    ]  # fmt: skip
+
+
+BLOCK_HEAD = ("block", "d", "q", "tau", "factor", "lambda_dir", "lambda_avg", "S", "C", "R")
+
+
+def block_cells(block: BlockReport) -> tuple[str, ...]:
+    score = "-" if block.R is None else f"{block.R.lower:.2g}..{block.R.upper:.2g}"
+    return (
+        block.name, f"{block.d:,}", str(block.q), f"{block.tau:.3f}", f"{block.mean_factor:.3f}",
+        shown(block.lambda_dir), shown(block.lambda_avg), shown(block.S), shown(block.C), score,
+    )  # fmt: skip
+
+
+def shown(value: Estimate | None) -> str:
+    return "-" if value is None else str(value)
+
+
+def _most_important(blocks: Sequence[BlockReport]) -> list[BlockReport]:
+    """In their own order, those where shaping changes most."""
+    if len(blocks) <= MOST_ROWS:
+        return list(blocks)
+    largest = sorted(blocks, key=lambda block: -abs(block.S.value))[:MOST_ROWS]
+    names = {block.name for block in largest}
+    return [block for block in blocks if block.name in names]
+
+
+def _left_out(found: Diagnosis) -> list[str]:
+    rest = len(found.blocks) - MOST_ROWS
+    return [f"... and {rest} blocks with smaller |S|"] if rest > 0 else []
+
+
+def advice(found: Diagnosis, wanted: float = 0.5) -> str:
+    """Which q or block size would leave half of the mean."""
+    typical = int(median(block.d for block in found.blocks))
+    q = found.blocks[0].q
+    size = block_size_for(wanted, q)
+    chunk = f"blocks of at most {size} with q={q}" if size else f"no block size with q={q}"
+    return (
+        f"Mean factor {wanted:g} would need q={q_for(wanted, typical):,} in a block of "
+        f"{typical:,} (the median here), or {chunk}."
+    )
+
+
+def table(rows: Iterable[tuple[str, ...]]) -> list[str]:
+    """Columns as wide as they must be; the first to the left, numbers to the right."""
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(_cells(row, widths)).rstrip() for row in rows]
+
+
+def _cells(row: tuple[str, ...], widths: list[int]) -> list[str]:
+    first, *rest = zip(row, widths, strict=True)
+    return [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in rest)]
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent="- ", subsequent_indent="  ")

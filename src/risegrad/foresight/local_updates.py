@@ -1,0 +1,207 @@
+"""Prediction against truth: updates by every rule at several step sizes, and what they did.
+
+Truth and prediction use the same historical batches. An update ``D`` of one step or a few changes
+the historical loss by ``L(theta + D) - L(theta)``; every curvature predicts ``h'D + D'HD/2`` with
+what was known before it. The rules see the same incoming batches, the random ones several draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from risegrad.core.draws import mix
+from risegrad.core.reductions import norm
+from risegrad.curvature.estimates.adam_terms import rise_draw
+from risegrad.curvature.operators.objective import Objective
+from risegrad.curvature.operators.parameter_space import Space
+from risegrad.curvature.operators.products import Kind, NetworkOperator
+
+RULES = ("FO", "scaled FO", "RISE", "covariance noise")
+RANDOM = ("RISE", "covariance noise")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One update: what it did to the historical loss, and what each curvature had said."""
+
+    checkpoint: int
+    rule: str
+    step_size: float
+    steps: int
+    draw: int
+    length: float
+    """``|D|``"""
+    true: float
+    linear: float
+    """``h'D``"""
+    damage: dict[str, float]
+    """``D'HD/2`` by curvature"""
+
+    def predicted(self, curvature: str) -> float:
+        return self.linear + self.damage[curvature]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A model at one checkpoint, ready to be moved and put back."""
+
+    kept: Objective
+    new: Objective
+    space: Space
+    parameters: Mapping[str, Tensor]
+    operators: Mapping[str, NetworkOperator]
+
+    @staticmethod
+    def of(
+        kept: Objective, new: Objective, space: Space, parameters: Mapping[str, Tensor],
+        curvatures: Sequence[Kind], seed: int = 0, columns: int = 4,
+    ) -> Bench:  # fmt: skip
+        made: dict[str, NetworkOperator] = {
+            kind: NetworkOperator(kept, space, parameters, kind, columns, seed=seed % 2**31)
+            for kind in curvatures
+        }
+        return Bench(kept, new, space, parameters, made)
+
+    def gradient(self) -> Tensor:
+        return self.new.gradient(self.space, self.parameters)
+
+    @contextmanager
+    def moved(self, displacement: Tensor) -> Iterator[None]:
+        """The parameters plus a displacement, and afterwards bit by bit what they were."""
+        before = [self.parameters[name].detach().clone() for name in self.space.names]
+        self.place([b + m for b, m in zip(before, self.space.tensors(displacement), strict=True)])
+        try:
+            yield
+        finally:
+            self.place(before)
+
+    @torch.no_grad()
+    def place(self, values: Sequence[Tensor]) -> None:
+        for name, value in zip(self.space.names, values, strict=True):
+            self.parameters[name].copy_(value)
+
+
+def direction(rule: str, space: Space, g: Tensor, seed: int) -> Tensor:
+    """``x`` of the step ``-eta x``."""
+    if rule == "FO":
+        return g
+    if rule == "scaled FO":
+        return space.spread(space.numbers("mean_factor")) * g
+    if rule == "RISE":
+        return rise_draw(space, g, seed)
+    return _covariance_draw(space, g, seed)
+
+
+def _covariance_draw(space: Space, g: Tensor, seed: int) -> Tensor:
+    """``a g + (s g + |g| n)/sqrt(q+d+1)`` in every block, with normal ``s`` and ``n``."""
+    parts = []
+    for number, block in enumerate(space.blocks):
+        generator = torch.Generator(device=g.device).manual_seed(mix(seed, number))
+        own = g[block.at]
+        normal = torch.randn(block.d + 1, generator=generator, dtype=g.dtype, device=g.device)
+        noise = normal[0] * own + norm(own) * normal[1:]
+        parts.append(block.mean_factor * own + noise / (block.q + block.d + 1) ** 0.5)
+    return torch.cat(parts)
+
+
+def displacement(bench: Bench, rule: str, eta: float, steps: int, seed: int, g: Tensor) -> Tensor:
+    """``D`` after some steps of descent by the rule, all on the incoming batches."""
+    total = -eta * direction(rule, bench.space, g, mix(seed, 0))
+    for step in range(1, steps):
+        with bench.moved(total):
+            here = bench.gradient()
+        total = total - eta * direction(rule, bench.space, here, mix(seed, step))
+    return total
+
+
+def step_sizes_for(bench: Bench, g: Tensor, damages: Sequence[float]) -> list[float]:
+    """Sizes at which FO's predicted damage is the given part of the historical loss."""
+    operator = next((o for name, o in bench.operators.items() if name != "hessian"), None)
+    operator = operator or next(iter(bench.operators.values()))
+    bend = torch.dot(g.double(), (operator @ g).double()).item()
+    if bend <= 0:
+        raise ValueError(
+            "the gradient meets no positive curvature, so damages cannot set step sizes: give "
+            "validation.step_sizes"
+        )
+    loss = bench.kept.value()
+    return [(2 * part * loss / bend) ** 0.5 for part in damages]
+
+
+def validate(
+    bench: Bench,
+    step_sizes: Sequence[float],
+    steps: Sequence[int] = (1, 4),
+    draws: int = 4,
+    seed: int = 0,
+    checkpoint: int = 0,
+    rules: Sequence[str] = RULES,
+    tick: Callable[[str], None] = lambda words: None,
+) -> list[Outcome]:
+    """All updates of all rules; one product for each update and curvature, or fewer."""
+    g = bench.gradient()
+    h = bench.kept.gradient(bench.space, bench.parameters)
+    before = bench.kept.value()
+    found = []
+    for rule in rules:
+        for draw in range(draws if rule in RANDOM else 1):
+            tick(f"{rule}, draw {draw + 1}")
+            chosen = mix(seed, RULES.index(rule), draw)
+            for update in _updates(bench, rule, step_sizes, steps, chosen, g):
+                with bench.moved(update.move):
+                    true = bench.kept.value() - before
+                wide = update.move.double()
+                found.append(
+                    Outcome(
+                        checkpoint, rule, update.step_size, update.steps, draw,
+                        length=wide.norm().item(), true=true,
+                        linear=torch.dot(h.double(), wide).item(), damage=update.damage,
+                    )
+                )  # fmt: skip
+    return found
+
+
+class Update(NamedTuple):
+    step_size: float
+    steps: int
+    move: Tensor
+    damage: dict[str, float]
+
+
+def _updates(
+    bench: Bench, rule: str, sizes: Sequence[float], steps: Sequence[int], seed: int, g: Tensor
+) -> list[Update]:
+    """Of one draw. All products are taken together, which is quicker than one by one."""
+    line = displacement(bench, rule, 1.0, 1, seed, g)
+    several = [
+        (eta, count, displacement(bench, rule, eta, count, seed, g))
+        for count in steps if count > 1 for eta in sizes
+    ]  # fmt: skip
+    on_line, *bends = bent(bench, [line, *(move for *_, move in several)])
+    found = [Update(*made, damage) for made, damage in zip(several, bends, strict=True)]
+    if 1 in steps:
+        # One step is a line: a single product serves all sizes.
+        found += [
+            Update(eta, 1, eta * line, {name: eta**2 * bend for name, bend in on_line.items()})
+            for eta in sizes
+        ]
+    return found
+
+
+def bent(bench: Bench, moves: Sequence[Tensor]) -> list[dict[str, float]]:
+    """``D'HD/2`` of every move, by curvature."""
+    stacked = torch.stack(list(moves), 1)
+    found = {
+        name: (stacked.double() * (operator @ stacked).double()).sum(0) / 2
+        for name, operator in bench.operators.items()
+    }
+    return [
+        {name: values[number].item() for name, values in found.items()}
+        for number in range(len(moves))
+    ]

@@ -1,0 +1,32 @@
+"""Arguments that several commands of the lab share, and what they mean."""
+
+import argparse
+from pathlib import Path
+
+from risegrad.lab.running.workload import DEFAULT
+
+OUT = "out/runs"
+
+
+def add_experiment(parser: argparse.ArgumentParser) -> None:
+    text = "the name of an experiment ('rise list experiments') or a TOML file"
+    parser.add_argument("experiment", metavar="EXPERIMENT", help=text)
+    out = "folder of the runs (default %(default)s)"
+    parser.add_argument("--out", type=Path, default=Path(OUT), metavar="DIR", help=out)
+    text = "replace a value in every row, e.g. rule.q=8; may be repeated"
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=text)
+    text = "only the row or section of this name, or the run whose id begins so; may be repeated"
+    parser.add_argument("--only", action="append", default=[], metavar="LABEL", help=text)
+    parser.add_argument("--seeds", metavar="0,1,2", help="these seeds instead of the file's")
+    # For tests and other domains: a module with read_config, estimate and perform.
+    parser.add_argument("--workload", default=DEFAULT, help=argparse.SUPPRESS)
+
+
+def overrides(args: argparse.Namespace) -> list[str]:
+    if args.seeds is None:
+        return list(args.set)
+    try:
+        seeds = [int(word) for word in args.seeds.split(",")]
+    except ValueError:
+        raise ValueError(f"--seeds must be integers like 0,1,2, got {args.seeds!r}") from None
+    return [*args.set, f"seeds={seeds}"]

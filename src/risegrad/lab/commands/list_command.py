@@ -1,0 +1,56 @@
+"""``rise list``: the names that experiment files can use, and the experiments that come along."""
+
+import argparse
+import importlib
+import textwrap
+from collections.abc import Callable
+from shutil import get_terminal_size
+
+NAME = "list"
+SUMMARY = "list hosts, rules, streams, additions and experiments, one line each"
+DESCRIPTION = "Lists what an experiment file can name, and the experiments that come along."
+EXAMPLES: tuple[str, ...] = ("rise list", "rise list experiments", "rise list rules")
+
+KINDS = ("hosts", "rules", "streams", "additions", "experiments")
+CATALOGUE = "risegrad.continual.catalogue"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    text = f"only these: {', '.join(KINDS)}"
+    parser.add_argument("kind", nargs="?", choices=KINDS, metavar="KIND", help=text)
+    parser.add_argument("--names", action="store_true", help="the names only, for scripts")
+
+
+def plan(args: argparse.Namespace) -> Callable[[], int]:
+    return lambda: execute([args.kind] if args.kind else list(KINDS), args.names)
+
+
+def execute(kinds: list[str], names: bool) -> int:
+    sections = {kind: entries(kind) for kind in kinds}
+    if names:
+        print("\n".join(name for section in sections.values() for name in section))
+        return 0
+    texts = [_section(kind, section) for kind, section in sections.items() if section]
+    print("\n\n".join(texts) or f"there are no {' or '.join(kinds)}")
+    return 0
+
+
+def entries(kind: str) -> dict[str, str]:
+    """Name and one line each."""
+    from risegrad.lab.experiments.experiment_library import titles
+    from risegrad.pages.page_text import visible
+
+    if kind == "experiments":
+        return {visible(name): visible(title) for name, title in titles().items()}
+    found: dict[str, dict[str, str]] = importlib.import_module(CATALOGUE).catalogue()
+    return found.get(kind, {})
+
+
+def _section(kind: str, section: dict[str, str]) -> str:
+    width = max(map(len, section)) + 2
+    room = max(get_terminal_size().columns - width - 2, 40)
+    lines = [
+        f"  {name:<{width}}{textwrap.shorten(text, room, placeholder=' ...')}".rstrip()
+        for name, text in section.items()
+    ]
+    return "\n".join([kind, *lines])

@@ -1,0 +1,143 @@
+"""``rise show``: what ``rise run`` would do."""
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from risegrad.lab.commands.lab_arguments import add_experiment, overrides
+
+if TYPE_CHECKING:
+    from risegrad.lab.experiments.experiment_file import Experiment
+    from risegrad.lab.experiments.run_cells import RunCell
+    from risegrad.lab.running.workload import Workload
+
+NAME = "show"
+SUMMARY = "show the runs of an experiment, which are done, and how much work they are"
+DESCRIPTION = """\
+Expands an experiment into its runs, one per row, varied value and seed, without running anything:
+label, seed, id, what the folder of runs has of it, and an estimate of the work that is left. With
+--time, a few steps of each model are timed, which tells how long that work takes here. With --json,
+everything including the full configuration of each run."""
+EXAMPLES: tuple[str, ...] = (
+    "rise show digits",
+    "rise show digits --time",
+    "rise show digits --set rule.q=8 --json",
+    "rise show my/experiment.toml --out out/q8 --only RISE",
+)
+
+SECONDS = "seconds"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_experiment(parser)
+    text = "also how long the work takes on this machine, from a few timed steps"
+    parser.add_argument("--time", action="store_true", help=text)
+    parser.add_argument("--json", action="store_true", help="machine-readable, and complete")
+
+
+def plan(args: argparse.Namespace) -> Callable[[], int]:
+    from risegrad.lab.experiments.experiment_file import load_experiment
+    from risegrad.lab.experiments.run_cells import choose, expand
+    from risegrad.lab.running import workload
+
+    experiment = load_experiment(args.experiment, overrides(args))
+    work = workload.load(args.workload)
+    cells = choose(expand(experiment, work.read_config), args.only)
+    return lambda: execute(experiment, cells, work, args)
+
+
+def execute(
+    experiment: "Experiment", cells: "Sequence[RunCell]", work: "Workload", args: argparse.Namespace
+) -> int:
+    from risegrad.lab.running.run_folder import placed
+
+    cells = placed(cells, args.out)
+    rows = {cell.order: cell for cell in cells}  # the seeds of a row cost the same
+    works = {order: _estimate(cell, work, args.time) for order, cell in rows.items()}
+    runs = [_run(cell, args.out) | {"estimate": works[cell.order]} for cell in cells]
+    left = total(run["estimate"] for run in runs if run["state"] != "done")
+    if args.json:
+        head = {"experiment": experiment.name, "title": experiment.title}
+        print(json.dumps(head | {"runs": runs, "left": left}, indent=1))
+        return 0
+    from risegrad.lab.running.run_outcome import columns
+    from risegrad.pages.page_text import visible, visible_lines
+
+    print(visible(" - ".join(filter(None, [experiment.name, experiment.title]))))
+    if experiment.description:
+        print(visible_lines(experiment.description))
+    lines = [[run["label"], str(run["seed"]), run["id"][:12], run["state"]] for run in runs]
+    print(f"\n{columns([['', 'seed', 'id', 'state'], *lines], right=False)}\n")
+    for why, labels in _reasons(runs).items():
+        print(f"{visible('; '.join(labels))}: {visible(why)}\n")
+    states = Counter(run["state"] for run in runs)
+    print(f"{len(runs)} runs: " + ", ".join(f"{n} {state}" for state, n in states.items()))
+    print(*_left(left), sep="\n", end="\n" if left else "")
+    for problem in dict.fromkeys(one["problem"] for one in works.values() if "problem" in one):
+        print(f"no estimate: {visible(problem)}")
+    return 0
+
+
+def _reasons(runs: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
+    """Why rows train otherwise than others, and which: each reason once."""
+    found: dict[str, list[str]] = {}
+    for label, why in {run["label"]: run["why"] for run in runs if run["why"]}.items():
+        found.setdefault(why, []).append(label)
+    return found
+
+
+def _left(left: dict[str, float]) -> Iterator[str]:
+    from risegrad.lab.running.run_display import duration
+
+    counts = {name: n for name, n in left.items() if name != SECONDS}
+    if counts:
+        yield "left to do: " + ", ".join(f"{_count(n)} {name}" for name, n in counts.items())
+    if SECONDS in left:
+        yield f"about {duration(left[SECONDS])} here, one run at a time, without start-up"
+
+
+def _estimate(cell: "RunCell", work: "Workload", timed: bool) -> dict[str, Any]:
+    """An estimate looks at the data, which may not be here: no reason to show nothing."""
+    try:
+        settings = work.read_config(cell.settings)
+        counts = dict(work.estimate(settings))
+        clock = getattr(work, "seconds", None) if timed else None  # a workload need not know
+        return counts | ({SECONDS: clock(settings)} if clock else {})
+    except Exception as error:
+        return {"problem": " ".join(str(error).split()) or type(error).__name__}
+
+
+def _run(cell: "RunCell", out: Path) -> dict[str, Any]:
+    from risegrad.lab.running import run_lock
+    from risegrad.lab.running.run_folder import State, look
+
+    folder = out / cell.folder
+    state, _ = look(folder, cell)
+    running = state is not State.DONE and run_lock.taken(folder)
+    return {
+        "label": cell.row.label,
+        "section": cell.row.section,
+        "why": cell.row.why,
+        "seed": cell.seed,
+        "id": cell.id,
+        "state": "running" if running else state.value,
+        "folder": str(folder),
+        "config": cell.config,
+    }
+
+
+def total(estimates: Any) -> dict[str, float]:
+    """The sums of what can be added."""
+    found: dict[str, float] = {}
+    for estimate in estimates:
+        for name, value in estimate.items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                found[name] = found.get(name, 0) + value
+    return found
+
+
+def _count(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"

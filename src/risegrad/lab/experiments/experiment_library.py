@@ -1,0 +1,48 @@
+"""Where experiment files are: those that come with the package, by name, and any by its path."""
+
+import tomllib
+from pathlib import Path
+
+from risegrad.common.settings import unknown
+
+HERE = Path(__file__).resolve()
+# Installed, they lie inside the package; in a checkout, beside ``src``.
+PLACES = (HERE.parents[2] / "experiments", HERE.parents[4] / "experiments")
+
+
+def experiments() -> dict[str, Path]:
+    """The files that come along, by name: the file's, which is also the one written in it."""
+    return {name: path for name, (path, _) in _library().items()}
+
+
+def titles() -> dict[str, str]:
+    """One line for each experiment that comes along."""
+    return {name: title for name, (_, title) in _library().items()}
+
+
+def _library() -> dict[str, tuple[Path, str]]:
+    """File and title by name. TOML without rows belongs to other commands and is passed over."""
+    folder = next((place for place in PLACES if place.is_dir()), None)
+    found = {}
+    for path in sorted(folder.rglob("*.toml")) if folder else []:
+        try:
+            content = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            found[path.stem] = path, "(cannot be read)"
+            continue
+        if "rows" in content:
+            title = str(content.get("title") or content.get("description", ""))
+            found[path.stem] = path, title
+    return found
+
+
+def locate(place: str | Path) -> Path:
+    """The file of an experiment; a ``ValueError`` says which names exist."""
+    path, known = Path(place).expanduser(), experiments()
+    if path.is_file():
+        return path
+    if str(place) in known:
+        return known[str(place)]
+    if path.suffix == ".toml" or path.parent != Path("."):
+        raise ValueError(f"there is no file {str(place)!r}")
+    raise ValueError(f"experiment {str(place)!r}: {unknown(str(place), known)}")

@@ -1,0 +1,183 @@
+"""From an experiment to its cells: one run each, named by what it will do."""
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from risegrad.common.run_inputs import Inputs, Reading, describe, essential, readings_of
+from risegrad.common.settings import (
+    as_plain,
+    digest,
+    essence,
+    flat,
+    override,
+    place_value,
+    unknown,
+    without,
+)
+from risegrad.lab.experiments.experiment_file import LARGEST_GRID, Experiment, RowTable, Table
+from risegrad.lab.experiments.machine_paths import absolute, public
+from risegrad.lab.experiments.setting_layers import Layers, ReadConfig, check_use, unused_by
+from risegrad.lab.records.record import TableRow
+from risegrad.pages.page_text import visible
+
+Look = Callable[[Reading], dict[str, Any]]
+
+SHORT = 12
+"""Characters of an id in the name of a folder."""
+
+
+@dataclass(frozen=True)
+class RunCell:
+    """One run."""
+
+    experiment: str
+    row: TableRow
+    order: int
+    """the row's place in the table"""
+    seed: int
+    settings: Table
+    """what the workload reads, with this machine's paths"""
+    config: Table
+    """what the record keeps of it: paths by their last part only"""
+    inputs: Inputs
+    """what lies there now"""
+    identity: Table
+    """what the id is made of: the settings that are no defaults, and the content of the inputs"""
+    basis: Table
+    """all settings that can change a result, by dotted names: two runs with the same id differ in
+    one of them only if a default was changed in between"""
+    id: str
+    kept: str = ""
+    """the name of the folder that the run has already, perhaps from when the row had another"""
+
+    @property
+    def folder(self) -> Path:
+        """Below the output folder; by construction two plain names."""
+        name = self.kept or f"{slug(self.row.label)}-s{self.seed}-{self.id[:SHORT]}"
+        return Path(self.experiment) / name
+
+    def row_plain(self) -> Table:
+        """The row as a record keeps it."""
+        return {**as_plain(self.row), "order": self.order}
+
+    @property
+    def title(self) -> str:
+        """For messages, which go to a terminal."""
+        return f"{visible(self.row.label)} seed {self.seed}"
+
+
+def expand(experiment: Experiment, read_config: ReadConfig) -> list[RunCell]:
+    """Every row, every combination that it varies, every seed; no run twice."""
+    cells: dict[str, RunCell] = {}
+    rows, look = _rows(experiment), cache(describe)
+    if len(rows) * len(experiment.seeds) > LARGEST_GRID:
+        raise ValueError(f"{experiment.name}: more than {LARGEST_GRID} runs")
+    unused = [unused_by(layers.merged(), read_config) for _, layers in rows]
+    for order, (row, layers) in enumerate(rows):
+        plain = layers.relieved_of(unused[order]).merged()
+        for seed in experiment.seeds:
+            cell = _cell(experiment.name, row, order, plain | {"seed": seed}, read_config, look)
+            if cell.id in cells:
+                raise ValueError(
+                    f"{experiment.name}: {cells[cell.id].title!r} and {cell.title!r} are the same "
+                    f"run: all settings that can change a result agree"
+                )
+            cells[cell.id] = cell
+    check_use(experiment.name, unused)
+    return list(cells.values())
+
+
+def slug(text: str) -> str:
+    """Text as a part of a file name: letters, digits and single dashes, at most 48."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:48].strip("-") or "run"
+
+
+def _cell(
+    experiment: str, row: TableRow, order: int, plain: Table, read_config: ReadConfig, look: Look
+) -> RunCell:
+    try:
+        settings = read_config(plain)
+        readings = readings_of(settings)
+        inputs = {place: look(reading) for place, reading in readings.items()}
+    except ValueError as error:
+        raise ValueError(f"{experiment}: row {row.label!r}: {error}") from error
+    full = as_plain(settings)
+    own = public(without(essence(settings), readings), readings)
+    basis = public(without(essence(settings, complete=True), readings), readings)
+    identity = {"settings": own, "inputs": essential(inputs)}
+    return RunCell(
+        experiment, row, order, plain["seed"], absolute(full, readings), public(full, readings),
+        inputs, identity, flat(basis), digest(identity),
+    )  # fmt: skip
+
+
+def _rows(experiment: Experiment) -> list[tuple[TableRow, Layers]]:
+    found = [pair for table in experiment.rows for pair in _variants(experiment, table)]
+    for label, times in Counter(row.label for row, _ in found).items():
+        if times > 1:
+            raise ValueError(f"{experiment.name}: {times} rows are called {label!r}")
+    return found
+
+
+def _variants(experiment: Experiment, table: RowTable) -> Iterator[tuple[TableRow, Layers]]:
+    """The row, once for every combination of what it varies."""
+    shared = {"domain": experiment.domain} | experiment.given()
+    for values in itertools.product(*table.vary.values()):
+        own, varied = table.given(), dict(zip(table.vary, values, strict=True))
+        overrides: Table = {}
+        try:
+            for place, value in varied.items():
+                own = place_value(own, place, value)
+            for assignment in experiment.overrides:
+                overrides = override(overrides, assignment)
+            layers = Layers(shared, own, overrides)
+            label = _label(table.label, layers.merged(), varied)
+        except ValueError as error:
+            raise ValueError(f"{experiment.name}: row {table.label!r}: {error}") from error
+        yield TableRow(label, table.section, table.paper, table.baseline, why=table.why), layers
+
+
+PLACEHOLDER = re.compile(r"\{([a-z_]+(?:\.[a-z0-9_]+)+)\}")
+
+
+def _label(label: str, plain: Table, varied: Table) -> str:
+    """The label with ``{rule.q}`` filled in; what varies and is not in it stands behind it."""
+    shown = set(PLACEHOLDER.findall(label))
+    rest = [f"{p.split('.')[-1]}={_text(v)}" for p, v in varied.items() if p not in shown]
+    filled = PLACEHOLDER.sub(lambda match: _text(_look(plain, match[1])), label)
+    return f"{filled} ({', '.join(rest)})" if rest else filled
+
+
+def _look(plain: Table, place: str) -> Any:
+    value: Any = plain
+    for part in place.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            raise ValueError(f"the label's {{{place}}} is not set in the file")
+        value = value[part]
+    return value
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def choose(cells: list[RunCell], only: Sequence[str]) -> list[RunCell]:
+    """The cells of these rows or sections, or whose id begins so; all of them if none is given."""
+    if not only:
+        return cells
+    for word in only:
+        if not any(_matches(cell, word) for cell in cells):
+            names = [name for cell in cells for name in (cell.row.section, cell.row.label) if name]
+            raise ValueError(f"--only {word!r}: {unknown(word, dict.fromkeys(names))}")
+    return [cell for cell in cells if any(_matches(cell, word) for word in only)]
+
+
+def _matches(cell: RunCell, word: str) -> bool:
+    named = word in (cell.row.label, cell.row.section)
+    return named or (len(word) >= 4 and cell.id.startswith(word))

@@ -1,0 +1,87 @@
+"""What a record says about the machine, the software and the files a run used."""
+
+import os
+import platform
+import resource
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from risegrad.common.cores import cores
+
+PACKAGES = (
+    "risegrad", "torch", "numpy", "torchvision", "timm", "transformers", "peft", "accelerate",
+    "datasets", "tokenizers", "safetensors", "scikit-learn", "ray",
+)  # fmt: skip
+
+
+def environment() -> dict[str, Any]:
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "cpus": cores(),
+        "device": _device(),
+        "threads": _threads(),
+        "packages": {name: found for name in PACKAGES if (found := _version(name))},
+    }
+
+
+def memory() -> dict[str, int]:
+    """The largest this process ever was, here and on the accelerator."""
+    found = {"peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+    torch = _torch()
+    if torch is not None and torch.cuda.is_available():
+        found["peak_device_bytes"] = int(torch.cuda.max_memory_allocated())
+    return found
+
+
+def git() -> dict[str, Any]:
+    """Commit of the source tree and whether it was changed since; nothing if it is no checkout."""
+    here = Path(__file__).resolve()
+    try:
+        top = Path(_git(here.parent, "rev-parse", "--show-toplevel")).resolve()
+        # Installed into an environment inside another project's checkout, that one is not ours.
+        if top / "src" / here.relative_to(here.parents[2]) != here:
+            return {}
+        commit = _git(here.parent, "rev-parse", "HEAD")
+        dirty = _git(here.parent, "status", "--porcelain", "--untracked-files=all", "--", ":/src")
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return {"commit": commit, "dirty": bool(dirty)}
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    """Of the repository around ``folder``, whoever owns it and wherever this was called from."""
+    command = ["git", "-C", str(folder), "-c", "safe.directory=*", *arguments]
+    environment = {name: value for name, value in os.environ.items() if name[:4] != "GIT_"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=60, env=environment
+    )
+    return done.stdout.strip()
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _torch() -> Any:
+    """Only if the run used it: importing it to say that it is there would be silly."""
+    return sys.modules.get("torch")
+
+
+def _device() -> str:
+    torch = _torch()
+    if torch is not None and torch.cuda.is_available():
+        return str(torch.cuda.get_device_name())
+    return "cpu"
+
+
+def _threads() -> int | None:
+    torch = _torch()
+    return None if torch is None else int(torch.get_num_threads())

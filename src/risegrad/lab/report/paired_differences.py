@@ -1,0 +1,47 @@
+"""Paired differences to the baseline: the same seed in both, so that what a seed does cancels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from risegrad.common.intervals import Interval, interval
+from risegrad.lab.report.metric_names import COMPARED, Metric
+from risegrad.lab.report.result_rows import ReportedExperiment, ResultRow, metric_of
+
+BETTER, WORSE, OPEN, UNKNOWN = "better", "worse", "open", "unknown"
+
+
+@dataclass(frozen=True)
+class Difference:
+    row: ResultRow
+    baseline: ResultRow
+    metric: Metric
+    interval: Interval | None
+    """row minus baseline, in points; None if no seed is in both"""
+
+    @property
+    def verdict(self) -> str:
+        """Whether the interval leaves zero out, and on which side."""
+        if self.interval is None or self.interval.low is None:
+            return UNKNOWN
+        if not self.interval.excludes_zero:
+            return OPEN
+        return BETTER if self.interval.mean * self.metric.better > 0 else WORSE
+
+
+def difference(row: ResultRow, baseline: ResultRow, metric: Metric) -> Difference:
+    ours, theirs = row.by_seed(metric_of(metric.key)), baseline.by_seed(metric_of(metric.key))
+    pairs = [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
+    return Difference(row, baseline, metric, interval(pairs))
+
+
+def differences(experiment: ReportedExperiment) -> Iterator[Difference]:
+    """Every row that has a baseline, in every compared metric that both have anywhere."""
+    for row in experiment.rows:
+        baseline = experiment.baseline_of(row)
+        if baseline is None or baseline is row:
+            continue
+        for metric in COMPARED:
+            if row.metric(metric.key) and baseline.metric(metric.key):
+                yield difference(row, baseline, metric)

@@ -1,0 +1,96 @@
+"""What a report says, before it is HTML, Markdown, LaTeX or lines on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from risegrad.lab.records.record import Record
+from risegrad.lab.records.record_reader import RecordError
+from risegrad.lab.report.experiment_tables import (
+    difference_table,
+    other_metrics,
+    overheads,
+    query_sweep,
+    results,
+)
+from risegrad.lab.report.paired_differences import Difference, differences
+from risegrad.lab.report.paper_layout import paper_layouts
+from risegrad.lab.report.report_findings import Finding, caveat, findings
+from risegrad.lab.report.report_methods import sweeps
+from risegrad.lab.report.result_rows import ReportedExperiment, gather
+from risegrad.lab.report.side_scores import score_table
+from risegrad.pages.page_tables import Table
+
+PAPER_CAUTION = (
+    "The paper's figures come from its own runs. Ours come from the settings in the records; the "
+    "two can be compared as far as those settings agree."
+)
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """One experiment."""
+
+    experiment: ReportedExperiment
+    results: Table
+    scores: Table | None
+    """all scores side by side, where there are several"""
+    differences: tuple[Difference, ...]
+    findings: tuple[Finding, ...]
+    caveat: str
+    compared: Table | None
+    """the differences as a table"""
+    costs: Table | None
+    more: tuple[Table, ...]
+    """sweeps over q and other metrics, as far as there are any"""
+
+    def tables(self) -> list[Table]:
+        """All of them, in the order of the page."""
+        given = (self.results, self.scores, self.compared, self.costs, *self.more)
+        return [table for table in given if table]
+
+
+@dataclass(frozen=True)
+class Report:
+    chapters: tuple[Chapter, ...]
+    paper: tuple[Table, ...]
+    left_out: tuple[str, ...]
+    """files that could not be used, with the reason"""
+    remarks: tuple[str, ...]
+    """what a reader should know of how runs became rows"""
+
+    @property
+    def experiments(self) -> list[ReportedExperiment]:
+        return [chapter.experiment for chapter in self.chapters]
+
+
+def build(
+    records: Iterable[Record], problems: Sequence[RecordError] = (), baseline: str | None = None
+) -> Report:
+    experiments, remarks = gather(records, baseline)
+    return Report(
+        tuple(_chapter(experiment) for experiment in experiments),
+        tuple(paper_layouts(experiments)),
+        tuple(str(problem) for problem in problems),
+        tuple(remarks),
+    )
+
+
+def _chapter(experiment: ReportedExperiment) -> Chapter:
+    found = tuple(differences(experiment))
+    more = [
+        *(query_sweep(rows, of) for of, rows in sweeps(experiment)),
+        other_metrics(experiment),
+    ]
+    return Chapter(
+        experiment,
+        results(experiment),
+        score_table(experiment),
+        found,
+        tuple(findings(found)),
+        caveat(experiment, found),
+        difference_table(experiment, found),
+        overheads(experiment),
+        tuple(table for table in more if table),
+    )

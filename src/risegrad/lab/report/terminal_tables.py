@@ -1,0 +1,58 @@
+"""The results and what the differences say, for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from risegrad.lab.report.report_parts import Chapter, Report
+from risegrad.pages.page_tables import Table, TableCell
+from risegrad.pages.page_text import MISSING, visible
+
+WIDEST = 40
+"""Characters of a label; longer ones are cut, so that columns stay columns."""
+
+
+def plain(report: Report) -> str:
+    return "\n".join(line for chapter in report.chapters for line in _chapter(chapter))
+
+
+def _chapter(chapter: Chapter) -> Iterator[str]:
+    yield visible(chapter.results.caption)
+    yield from plain_table(chapter.results)
+    for finding in chapter.findings if chapter.differences else ():
+        yield visible(f"{finding.heading}:")
+        yield from (f"  {visible(sentence)}" for sentence in finding.sentences or ("none",))
+    yield ""
+
+
+def plain_table(table: Table) -> list[str]:
+    """Aligned columns; sections and the paper's figures are left to the page, which is wider."""
+    head = [table.first, *(f"{column.title}{column.arrow}" for column in table.columns)]
+    body = [
+        [_cut(line.label), *map(_cell, line.cells)]
+        for section in table.sections
+        for line in section.lines
+    ]
+    return _aligned([head, *body])
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            text.ljust(width) if i == 0 else text.rjust(width)
+            for i, (text, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _cut(label: str) -> str:
+    text = visible(label)
+    return text if len(text) <= WIDEST else f"{text[: WIDEST - 1]}…"
+
+
+def _cell(cell: TableCell | None) -> str:
+    if cell is None:
+        return MISSING
+    return f"{cell.text} {cell.extra}".rstrip()

@@ -1,0 +1,1 @@
+"""Runs: which is next, where it happens, and how far it is."""

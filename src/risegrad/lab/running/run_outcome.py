@@ -1,0 +1,51 @@
+"""What a grid came to: the table in the terminal."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from risegrad.common.intervals import spread
+from risegrad.lab.experiments.run_cells import RunCell
+from risegrad.lab.records.record import Record, read_record
+from risegrad.lab.records.record_reader import RecordError
+from risegrad.lab.running.run_folder import RECORD
+from risegrad.pages.page_text import visible
+
+COLUMNS = {"Avg": "avg", "Last": "last", "Fgt": "forgetting"}
+
+
+def results(cells: Sequence[RunCell], out: Path) -> str:
+    """Mean ± standard deviation over seeds, a line per row, in the file's order."""
+    rows: dict[str, list[Record]] = {}
+    for cell in cells:
+        found = rows.setdefault(cell.row.label, [])
+        try:
+            found.append(read_record(out / cell.folder / RECORD))
+        except RecordError:
+            continue  # failed, or not run
+    head = ["", *COLUMNS, "seeds"]
+    body = [[label, *_figures(found), str(len(found))] for label, found in rows.items()]
+    return columns([head, *body])
+
+
+def _figures(found: Sequence[Record]) -> list[str]:
+    return [_figure((one.result.metrics for one in found), name) for name in COLUMNS.values()]
+
+
+def _figure(metrics: Iterable[Mapping[str, float | None]], name: str) -> str:
+    values = spread(found.get(name) for found in metrics)
+    if values is None:
+        return "-"
+    return f"{values.mean:.2f}" + (f" ± {values.sd:.2f}" if values.sd is not None else "")
+
+
+def columns(table: Sequence[Sequence[str]], right: bool = True) -> str:
+    """Text in columns: the first to the left, the others to the right (or all to the left)."""
+    table = [[visible(text) for text in row] for row in table]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = []
+    for row in table:
+        pairs = list(zip(row, widths, strict=True))
+        first, rest = pairs[0][0].ljust(widths[0]), pairs[1:]
+        cells = [text.rjust(width) if right else text.ljust(width) for text, width in rest]
+        lines.append("  ".join([first, *cells]).rstrip())
+    return "\n".join(lines)

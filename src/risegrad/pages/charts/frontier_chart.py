@@ -1,0 +1,131 @@
+"""Forgetting against learning: a curve for each method over its sweep, or a point."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import altair as alt
+from altair.utils.schemapi import debug_mode
+
+from risegrad.pages.charts.chart_axes import (
+    HEIGHT,
+    POINT,
+    ROWS,
+    WIDTH,
+    AnyChart,
+    across,
+    by_method,
+    domain,
+    emphasis,
+    ends,
+    linear,
+    picking,
+    tip,
+    upward,
+    with_data,
+)
+from risegrad.pages.charts.chart_labels import label_layer, label_row, places
+from risegrad.pages.palette import Palette
+
+LEARNED = "Learned: new-task accuracy (%), higher is better →"
+FORGOTTEN = "Forgotten: points lost, lower is better ↓"
+FEW = 30
+"""With more points than this, only methods are named, not their settings."""
+BETTER = "Right and low is better: it learned more and forgot less."
+
+
+@dataclass(frozen=True)
+class FrontierPoint:
+    """One setting of a method: means over seeds and their deviations."""
+
+    method: str
+    learned: float
+    forgotten: float
+    tip: str
+    setting: str = ""
+    """of the sweep, short enough to stand beside the point"""
+    learned_sd: float | None = None
+    forgotten_sd: float | None = None
+    idle: bool = False
+    """whether the model learned nothing: shown pale, because what it keeps says nothing"""
+
+
+@debug_mode(False)  # checked by the tests
+def frontier(points: Sequence[FrontierPoint], palette: Palette) -> AnyChart:
+    """``points`` of one method stand together, in the order of its sweep."""
+    x_ends = domain(_reach(points, "learned"), 0, 100)
+    # A deviation that reaches below zero is cut there: no axis for what nobody measured.
+    least = 0.0 if all(p.forgotten >= 0 for p in points) else -100.0
+    y_ends = domain(_from_zero(list(_reach(points, "forgotten"))), least, 100)
+    x = alt.X("x:Q", scale=linear(x_ends), axis=across(LEARNED))
+    y = alt.Y("y:Q", scale=linear(y_ends), axis=upward(FORGOTTEN))
+    colour, shape = by_method(list(dict.fromkeys(p.method for p in points)), palette)
+    base = alt.Chart(ROWS)
+    marks = base.mark_point(filled=True, size=POINT).encode(
+        x, y, colour, shape, emphasis(None, 0.12), **tip()
+    )
+    bars = base.mark_rule(strokeWidth=1.4, aria=False)
+    chart = alt.layer(
+        base.mark_line(strokeWidth=2, aria=False).encode(
+            x, y, colour, emphasis(0.75, 0.08), alt.Order("order:Q")),
+        bars.encode(alt.X("left:Q", scale=linear(x_ends)), y, colour,
+                    emphasis(0.45, 0.05), alt.X2("right:Q")),
+        bars.encode(x, alt.Y("low:Q", scale=linear(y_ends)), colour,
+                    emphasis(0.45, 0.05), alt.Y2("high:Q")),
+        marks.add_params(picking()),
+        label_layer(x, y),
+    ).properties(width=WIDTH, height=HEIGHT)  # fmt: skip
+    rows, labels = _rows(points, x_ends, y_ends), _labels(points, x_ends, y_ends)
+    return with_data(chart, rows=rows, labels=labels)
+
+
+def _from_zero(values: list[float]) -> list[float]:
+    """With zero, unless the values lie so far from it that they would be hard to tell apart."""
+    return [0.0, *values] if min(values) < max(values) - min(values) else values
+
+
+def _reach(points: Sequence[FrontierPoint], of: str) -> Iterator[float]:
+    for point in points:
+        mean, sd = getattr(point, of), getattr(point, f"{of}_sd") or 0.0
+        yield from (mean - sd, mean + sd)
+
+
+def _rows(
+    points: Sequence[FrontierPoint], x_ends: Sequence[float], y_ends: Sequence[float]
+) -> Iterator[dict[str, Any]]:
+    for order, p in enumerate(points):
+        left, right = ends(p.learned, p.learned_sd, x_ends)
+        low, high = ends(p.forgotten, p.forgotten_sd, y_ends)
+        yield {
+            "method": p.method, "x": p.learned, "y": p.forgotten, "left": left, "right": right,
+            "low": low, "high": high, "order": order, "tip": p.tip,
+            "clear": 0.4 if p.idle else 1.0,
+        }  # fmt: skip
+
+
+def _labels(
+    points: Sequence[FrontierPoint], x_ends: Sequence[float], y_ends: Sequence[float]
+) -> Iterator[dict[str, Any]]:
+    """The name of a method stands at the end of its curve; settings beside the others, if few."""
+    curves = [list(curve) for _, curve in groupby(points, key=lambda p: p.method)]
+    alone = len(curves) == 1
+    first = [] if alone else [(curve[-1], curve[-1].method) for curve in curves]
+    rest = [(p, p.setting) for curve in curves for p in (curve if alone else curve[:-1])]
+    wanted = [*first, *(rest if len(points) <= FEW else [])]
+    left = [] if len(points) <= FEW else [p for p, _ in rest]
+
+    def at(p: FrontierPoint) -> tuple[float, float]:
+        return _part(p.learned, x_ends), _part(p.forgotten, y_ends)
+
+    found = places([(name, *at(p)) for p, name in wanted], [at(p) for p in left])
+    for (p, name), side in zip(wanted, found, strict=True):
+        if side and name:
+            weight = 600 if name == p.method else 400
+            yield label_row(name, p.learned, p.forgotten, side, weight)
+
+
+def _part(value: float, within: Sequence[float]) -> float:
+    return (value - within[0]) / (within[1] - within[0])
