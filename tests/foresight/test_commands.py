@@ -145,7 +145,8 @@ def test_the_experiments_can_be_read():
 
 def test_commands_import_nothing_heavy():
     code = (
-        "import sys; from risegrad.foresight.commands import calibrate, diagnose, local;"
+        "import sys; from risegrad.foresight.commands import calibrate_command, diagnose_command;"
+        "from risegrad.foresight.commands import local_command;"
         "print([m for m in ('torch', 'numpy', 'timm', 'transformers') if m in sys.modules])"
     )
     result = subprocess.run(
