@@ -3,6 +3,7 @@
 import hashlib
 import json
 import random
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -11,14 +12,22 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from references import STANDARD_ERRORS, assert_close, standard_scores
+from risegrad import zeroth_order
 from risegrad.core import undisturbed
 from risegrad.core.draws import TILE, Draws
-from risegrad.zeroth_order import VARIANTS, spsa
+from risegrad.zeroth_order import VARIANTS, SpsaSettings
 
 HALVES = [torch.bfloat16, torch.float16]
 DTYPES = [torch.float64, torch.float32, *HALVES]
 SHAPES = {"layer.weight": (2, 3), "layer.bias": (4,)}
 D = 10
+
+
+def spsa(closure, params, **options):
+    """The settings by name, without their object around them."""
+    own = {field.name for field in fields(SpsaSettings)} & set(options)
+    settings = SpsaSettings(**{name: options.pop(name) for name in own})
+    return zeroth_order.spsa(closure, params, settings, **options)
 
 
 def parameters(dtype=torch.float64, seed=0, scale=1.0):
@@ -664,6 +673,11 @@ def test_a_closure_must_return_one_number(result, kind, message):
 @pytest.mark.parametrize("result", [2, 2.0, np.float32(2), torch.tensor([[2.0]])])
 def test_what_counts_as_one_number(result):
     assert spsa(lambda: result, parameters()).plus == (2.0,)
+
+
+def test_settings_are_an_object():
+    with pytest.raises(TypeError, match="settings must be SpsaSettings or None, got int"):
+        zeroth_order.spsa(lambda: 1.0, parameters(), 4)
 
 
 def test_closure_must_be_callable():

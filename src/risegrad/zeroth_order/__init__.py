@@ -5,13 +5,14 @@ left as they were found; only ``.grad`` is written, so that any torch optimizer 
 """
 
 from risegrad.zeroth_order.line_walk import RESTORES, Restore
-from risegrad.zeroth_order.spsa import VARIANTS, SpsaEstimate, Variant, spsa
+from risegrad.zeroth_order.spsa import VARIANTS, SpsaEstimate, SpsaSettings, Variant, spsa
 
 __all__ = [
     "RESTORES",
     "VARIANTS",
     "Restore",
     "SpsaEstimate",
+    "SpsaSettings",
     "Variant",
     "spsa",
 ]
