@@ -16,6 +16,7 @@ from risegrad.curvature.estimates.product_budget import ProductBudget
 from risegrad.curvature.operators.objective import Objective
 from risegrad.curvature.operators.parameter_space import Space, make_space, trained_parameters
 from risegrad.curvature.operators.products import Kind, NetworkOperator
+from risegrad.foresight import Measurement
 from risegrad.foresight.diagnosis import diagnose_operator
 
 TOKENS, TARGET, BATCH = 16, 4, 8
@@ -98,9 +99,12 @@ def diagnosis_cost(subject: Subject, size: str) -> Ratio:
     g = new.gradient(subject.space, subject.parameters)
     h = subject.gradient()
     one = min(seconds(subject.gradient) for _ in range(5))
-    operator, budget = subject.operator("ggn", 4), ProductBudget(precision=PRECISION)
+    operator, how = (
+        subject.operator("ggn", 4),
+        Measurement(budget=ProductBudget(precision=PRECISION)),
+    )
     found: list[Any] = []
-    spent = seconds(lambda: found.append(diagnose_operator(operator, g, h, budget=budget)))
+    spent = seconds(lambda: found.append(diagnose_operator(operator, g, h, measurement=how)))
     totals = found[0].totals
     error = max(totals.rise.relative_error, totals.rise_std.relative_error)
     detail = f"{found[0].products} products, {len(found[0].blocks)} blocks, error {error:.3f}"

@@ -276,7 +276,7 @@ CORE_ONLY = {
     "diagnose": [(["diagnose", "FILE"], 1, 'pip install "risegrad[')],
     "local": [(["local", "FILE"], 1, 'pip install "risegrad[')],
     "sandbox": [(["sandbox"], 1, 'tqdm is needed: pip install "risegrad[lab]"')],
-    "completion": [(["completion", "bash"], 0, "complete")],
+    "completion": [(["completion", "bash"], 1, "shtab is needed for rise completion: pip install")],
 }
 
 

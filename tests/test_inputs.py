@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from risegrad.common import run_inputs
+from risegrad.common.atomic_files import cache_folder
 from risegrad.common.run_inputs import Hub, Known, Local, describe, differing, essential, look_at
 
 COMMITS = "a" * 40, "b" * 40
@@ -184,3 +185,13 @@ def test_an_unknown_revision_contradicts_nothing() -> None:
     assert differing(at(COMMITS[0]), at("main")) == []
     assert differing(at(COMMITS[0]), at(COMMITS[1])) != []
     assert differing(at("main"), at("main", "c/b")) == ["m (a/b at main, now c/b at main)"]
+
+
+def test_where_the_cache_lies(monkeypatch, tmp_path):
+    monkeypatch.setenv("RISEGRAD_CACHE", str(tmp_path / "cache"))
+    assert cache_folder("contents") == tmp_path / "cache" / "contents"
+    monkeypatch.setenv("RISEGRAD_CACHE", "none")
+    assert cache_folder("contents") is None
+    monkeypatch.delenv("RISEGRAD_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder("contents") == tmp_path / "risegrad" / "contents"

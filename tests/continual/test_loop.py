@@ -20,7 +20,7 @@ from risegrad.continual.training_budget import TrainingBudget
 from risegrad.continual.vision.vision_run import make_host
 from risegrad.core.attachment import attach
 from risegrad.core.shapers import Rise
-from risegrad.zeroth_order import spsa
+from risegrad.zeroth_order import SpsaSettings, spsa
 
 
 def training_of(host, task=0):
@@ -69,8 +69,7 @@ def by_hand(host, *, adapter_rule):
                 spsa(
                     lambda batch=batch: cross_entropy(logits(host, batch), batch.labels),
                     named,
-                    q=2,
-                    epsilon=1e-3,
+                    SpsaSettings(q=2, epsilon=1e-3),
                     seed=seed_for(0, "spsa", 0),
                     step=step,
                     model=host.adapters,

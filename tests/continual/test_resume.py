@@ -18,7 +18,7 @@ from risegrad.continual.session import silent
 RUN = """
 import json, sys, torch
 from pathlib import Path
-from risegrad.continual.run import perform, read_config
+from risegrad.continual.runs import perform, read_config
 torch.set_num_threads(1)
 folder = Path(sys.argv[2])
 found = perform(read_config(json.loads(sys.argv[1])), folder, lambda news: print(news, flush=True))

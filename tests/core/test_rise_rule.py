@@ -11,7 +11,8 @@ from references import (
     standard_scores,
     two_sample_scores,
 )
-from risegrad.core.rise_rule import from_directions, one_draw, shape
+from risegrad.core.rise_rule import covariance_noise, from_directions, one_draw, shape
+from risegrad.core.shapers import BlockDraws, CovarianceNoise
 from risegrad.theory.calibration import kappa, mean_factor, tau
 
 SAMPLES = 40_000
@@ -46,8 +47,8 @@ def sample_covariance_noise(d, q, seed):
     g = gradient(d)
     generator = torch.Generator().manual_seed(seed)
     n = torch.randn(SAMPLES, d, dtype=torch.float64, generator=generator)
-    along = torch.randn(SAMPLES, 1, dtype=torch.float64, generator=generator)
-    return mean_factor(d, q) * g + (g.norm() * n + along * g) / (q + d + 1) ** 0.5
+    along = torch.randn(SAMPLES, dtype=torch.float64, generator=generator)
+    return covariance_noise(g, along, n, q)
 
 
 def third_moments(x):
@@ -67,7 +68,7 @@ def test_from_directions_is_algorithm_1(d, q):
     assert_close(from_directions(g, directions), expected)
 
 
-@pytest.mark.parametrize("sample", [sample_one_draw, sample_directions])
+@pytest.mark.parametrize("sample", [sample_one_draw, sample_directions, sample_covariance_noise])
 @pytest.mark.parametrize(("d", "q"), CASES)
 def test_mean_and_second_moment_are_the_papers(sample, d, q):
     g, x = gradient(d), sample(d, q, seed=2)
@@ -86,6 +87,20 @@ def test_two_samplers_agree_in_third_moments_and_damage(d, q):
     scores = two_sample_scores(third_moments(ours), third_moments(literal))
     assert scores.max() < STANDARD_ERRORS
     assert ks_2samp(damage(ours).numpy(), damage(literal).numpy()).pvalue > 1e-3
+
+
+@pytest.mark.parametrize(("d", "q"), CASES)
+def test_covariance_noise_is_what_its_shaper_does(d, q):
+    """The law stands once as a function and once as coefficients."""
+    g = gradient(d)
+    along, *across = torch.randn(
+        d + 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
+    across = torch.stack(across)
+    one = torch.ones((), dtype=torch.float64)
+    draws = BlockDraws(norm=g.norm(), dot=g @ across, chi2=one, normal=along, d=d * one, q=q * one)
+    on_gradient, on_noise = CovarianceNoise(q=q).coefficients(draws)
+    assert_close(covariance_noise(g, along, across, q), on_gradient * g + on_noise * across)
 
 
 def test_the_comparison_notices_a_law_with_the_same_covariance():

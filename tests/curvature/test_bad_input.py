@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from curvature.grouped import grouped
 from curvature.networks import batches, network, operator, parts
 from curvature.quadratics import problem, space
 from risegrad.core.shapers import Rise
@@ -31,7 +32,7 @@ class Forgetful(nn.Module):
 
 
 def diagnosed(model=None, old=OLD, new=NEW, **options):
-    return diagnose(network() if model is None else model, old, new, **options)
+    return diagnose(network() if model is None else model, old, new, **grouped(**options))
 
 
 def frozen():

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from curvature.grouped import grouped
 from curvature.networks import batches, dense_curvature, dense_gradient, network, parts
 from curvature.quadratics import QUERIES, SIZES, D, dense_terms, no_tick, problem, space
 from references import STANDARD_ERRORS, assert_close, standard_scores
@@ -24,7 +25,7 @@ from risegrad.curvature.estimates.damage_moments import (
 )
 from risegrad.curvature.operators.objective import Objective
 from risegrad.curvature.operators.products import DenseOperator
-from risegrad.foresight import diagnose
+from risegrad.foresight import BatchLoss, Measurement, diagnose
 from risegrad.foresight.diagnosis import diagnose_operator
 
 ETA = 0.3
@@ -134,7 +135,7 @@ NETWORK = ProductBudget(probes=96, precision=0.01, columns=8, solves=2, eigenval
 
 def diagnosed(**options):
     settings = {"rise": Rise(q=3), "step": ETA, "budget": NETWORK} | options
-    return diagnose(network(), batches(), batches((5,), seed=9), **settings)
+    return diagnose(network(), batches(), batches((5,), seed=9), **grouped(**settings))
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +201,7 @@ def test_deterministic_given_a_seed(found):
     model, old, new = network(), batches(), batches((5,), seed=9)
     torch.manual_seed(123)  # the global state must not matter, nor move
     state = torch.get_rng_state()
-    again = diagnose(model, old, new, rise=Rise(q=3), step=ETA, budget=NETWORK)
+    again = diagnose(model, old, new, **grouped(rise=Rise(q=3), step=ETA, budget=NETWORK))
     assert again.to_dict() == found.to_dict()
     assert torch.equal(torch.get_rng_state(), state)
     other = diagnosed(seed=1)
@@ -246,7 +247,8 @@ def test_a_quadratic_network_changes_as_predicted():
     old = [(torch.randn(6, 4).double(), torch.randn(6, 2).double()) for _ in range(2)]
     new = [(torch.randn(5, 4).double(), torch.randn(5, 2).double())]
     loss, rise = nn.MSELoss(), Rise(q=2)
-    found = diagnose(model, old, new, rise=rise, step=0.1, curvature="hessian", loss=loss)
+    how = {"batch_loss": BatchLoss(loss), "measurement": Measurement(curvature="hessian")}
+    found = diagnose(model, old, new, rise=rise, step=0.1, **how)
     objective, where, parameters = parts(model, old, rise, loss)
     g = Objective(model, new, loss).gradient(where, parameters)
     before = objective.value()
@@ -274,7 +276,8 @@ def test_a_quadratic_network_changes_as_predicted():
 def test_the_model_is_left_as_it_was():
     model = network(extra=nn.Dropout(0.3)).train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    diagnose(model, batches(), batches((5,)), budget=ProductBudget(probes=8, adam_draws=1))
+    how = Measurement(budget=ProductBudget(probes=8, adam_draws=1))
+    diagnose(model, batches(), batches((5,)), measurement=how)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
     assert model.training
@@ -313,13 +316,15 @@ def test_verdicts_have_the_right_sign():
     h = torch.diag(torch.linspace(0.1, 4, D, dtype=torch.float64))
     spend = ProductBudget(probes=16, adam_draws=0)
     steep, flat = h[-1].clone(), h[0].clone()
-    less, more = (diagnose_operator(DenseOperator(h, space()), g, budget=spend)
+    how = Measurement(budget=spend)
+    less, more = (diagnose_operator(DenseOperator(h, space()), g, measurement=how)
                   for g in (steep, flat))  # fmt: skip
     assert "does less damage on average" in less.verdicts[0]
     assert "does more damage on average" in more.verdicts[0]
     assert "In one step a smaller FO step is the better choice" in less.verdicts[1]
     assert less.odds.probability > 0.5 > more.odds.probability
-    negative = diagnose_operator(DenseOperator(-h, space()), steep, budget=spend, positive=False)
+    how = Measurement(curvature="hessian", budget=spend)
+    negative = diagnose_operator(DenseOperator(-h, space()), steep, measurement=how)
     assert "negative curvature in most directions" in negative.verdicts[1]
     assert all(block.R is None for block in negative.blocks)
 

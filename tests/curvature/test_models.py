@@ -13,7 +13,7 @@ from risegrad.curvature import ProductBudget
 from risegrad.curvature.operators.objective import Objective
 from risegrad.curvature.operators.parameter_space import make_space, trained_parameters
 from risegrad.curvature.operators.products import KINDS, NetworkOperator, asymmetry
-from risegrad.foresight import diagnose
+from risegrad.foresight import Measurement, diagnose
 
 VOCABULARY = 20
 
@@ -153,7 +153,7 @@ def test_a_diagnosis_of_lora_t5():
     model = t5()
     found = diagnose(
         model, texts(2), texts(1, seed=5), rise=Rise(q=4), step=0.01,
-        budget=ProductBudget(probes=16, adam_draws=1),
+        measurement=Measurement(budget=ProductBudget(probes=16, adam_draws=1)),
     )  # fmt: skip
     names = [name for name, p in model.named_parameters() if p.requires_grad]
     assert [block.name for block in found.blocks] == names
@@ -165,7 +165,10 @@ def test_a_diagnosis_of_lora_t5():
 def test_an_untrained_lora_has_blocks_without_gradient():
     model = get_peft_model(t5(lora=False), LoraConfig(r=2, target_modules=["q"])).double()
     found = diagnose(
-        model, texts(1), texts(1, seed=5), budget=ProductBudget(probes=8, adam_draws=0)
+        model,
+        texts(1),
+        texts(1, seed=5),
+        measurement=Measurement(budget=ProductBudget(probes=8, adam_draws=0)),
     )
     still = {block.name for block in found.blocks if block.lambda_dir is None}
     assert still == {block.name for block in found.blocks if "lora_A" in block.name}

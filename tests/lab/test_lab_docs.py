@@ -5,7 +5,7 @@ from pathlib import Path
 
 from risegrad.cli import build_parser
 from risegrad.continual.runs import read_config
-from risegrad.lab.commands.completion_command import describe
+from risegrad.lab.commands.completion_command import arguments
 from risegrad.lab.experiments.experiment_file import SECTIONS, load_experiment
 from risegrad.lab.experiments.run_cells import expand
 
@@ -22,7 +22,7 @@ def test_the_experiment_on_the_page(tmp_path: Path) -> None:
 
 
 def test_the_options_on_the_page_exist() -> None:
-    known = {option for command in describe(build_parser()) for option in command.options}
+    known = {option for action in arguments(build_parser()) for option in action.option_strings}
     known.add("--workload")  # not in the help
     assert set(re.findall(r"--[a-z]+(?:-[a-z]+)*", PAGE)) <= known
     for section in SECTIONS:

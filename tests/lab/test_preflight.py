@@ -122,6 +122,6 @@ def test_an_engine_that_is_not_installed(
 ) -> None:
     monkeypatch.setattr(command, "absent", lambda module: module == "ray")
     assert rise("run", small, "--out", tmp_path / "out", "--engine", "ray") == 2
-    expected = 'ray is needed for --engine ray: pip install "risegrad[lab]"'
+    expected = 'ray is needed for --engine ray: pip install "risegrad[ray]"'
     assert expected in capsys.readouterr().err
     assert not os.path.exists(tmp_path / "out")

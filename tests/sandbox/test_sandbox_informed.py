@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from risegrad.common.seeds import generator_for
 from risegrad.sandbox.informed_panel import (
     DAMPINGS,
     FRONTIER_DAMPING,
@@ -17,7 +18,6 @@ from risegrad.sandbox.informed_panel import (
     rules_told,
     top_pairs,
 )
-from risegrad.sandbox.simulate import generator
 from risegrad.sandbox.spectra import Spectrum
 from risegrad.sandbox.trajectories import Tasks, follow, make_tasks
 from risegrad.theory import (
@@ -35,7 +35,7 @@ HARMONIC = Spectrum.parse("powerlaw:1")
 
 @pytest.fixture(scope="module")
 def tasks() -> Tasks:
-    return make_tasks(HARMONIC, 12, generator(0, "tasks"))
+    return make_tasks(HARMONIC, 12, generator_for(0, "tasks"))
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_rise_in_the_metric_agrees_with_literal_simulation(tasks: Tasks) -> None
     P = ridge_metric(tasks.H, 0.3)
     path = follow(in_metric(tasks, P), "rise", q, rates(rate), steps)
     root = torch.linalg.cholesky(P)  # any root of P gives the same law
-    theta, draws = torch.zeros(runs, d, dtype=torch.float64), generator(0, "informed")
+    theta, draws = torch.zeros(runs, d, dtype=torch.float64), generator_for(0, "informed")
     for _ in range(steps):
         z = torch.randn(runs, q, d, generator=draws, dtype=torch.float64)
         seen = tasks.gradient(theta) @ root
@@ -166,7 +166,7 @@ def test_nothing_forgets_less_than_the_least(tasks: Tasks, measured: InformedMea
         pair for c in measured.courses for pair in zip(c.progress, c.forgetting, strict=True)
     ]
     # Any point at all, also one that no rule visits: near the edge and anywhere.
-    noise = torch.randn(2000, 12, generator=generator(0, "points"), dtype=torch.float64)
+    noise = torch.randn(2000, 12, generator=generator_for(0, "points"), dtype=torch.float64)
     theta = torch.linalg.solve(tasks.A + tasks.H, tasks.A @ tasks.shift) + noise * 0.05
     left = theta - tasks.shift
     forgetting = ((theta @ tasks.H) * theta).sum(-1) / 2 / tasks.full_forgetting
@@ -183,7 +183,7 @@ def test_the_frontier_uses_the_damping_it_names(measured: InformedMeasurement) -
 
 def test_a_spectrum_with_zeros_is_fine() -> None:
     values = Spectrum("zeros", lambda d: (torch.arange(d) < d // 2).double() + 1e-300)
-    singular = make_tasks(values, 8, generator(0, "singular"))
+    singular = make_tasks(values, 8, generator_for(0, "singular"))
     found = measure_informed(singular, q=2, steps=4, seed=0)
     assert all(value > 0 for course in found.courses for value in course.damage)
     assert all(0 <= value <= 1 + 1e-9 for value in found.least.progress)

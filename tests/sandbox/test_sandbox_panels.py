@@ -6,6 +6,7 @@ from math import prod
 import pytest
 import torch
 
+from risegrad.common.seeds import generator_for
 from risegrad.sandbox import contraction_panels
 from risegrad.sandbox.contraction_panels import measure_operator
 from risegrad.sandbox.damage_panels import (
@@ -30,7 +31,6 @@ from risegrad.sandbox.side_checks import (
     measure_speed,
     ratio_by_gradient,
 )
-from risegrad.sandbox.simulate import generator
 from risegrad.sandbox.spectra import Spectrum
 from risegrad.sandbox.sweep_panel import COURSES, measure_sweep
 from risegrad.sandbox.trajectories import make_tasks
@@ -43,7 +43,7 @@ HARMONIC = Spectrum.parse("powerlaw:1")
 def problem(request: pytest.FixtureRequest) -> Quadratic:
     if request.param == "diagonal":
         return diagonal(HARMONIC, 12)
-    return rotated(HARMONIC, 12, generator(0, "rotation"))
+    return rotated(HARMONIC, 12, generator_for(0, "rotation"))
 
 
 def test_the_measured_curvature_is_the_closed_form(problem: Quadratic) -> None:
@@ -107,15 +107,15 @@ def test_turning_gradients_are_units_with_rising_curvature(problem: Quadratic) -
 def test_the_measured_deviation_is_the_exact_one(
     problem: Quadratic, block: int, sampler: str
 ) -> None:
-    g = even_gradient(12, generator(0, "g"))
-    draws = generator(0, f"{block}{sampler}")
+    g = even_gradient(12, generator_for(0, "g"))
+    draws = generator_for(0, f"{block}{sampler}")
     point = measure_deviation(problem, g, 4, block, 20_000, draws, sampler)  # type: ignore[arg-type]
     assert abs(point.measured - point.exact) < BOUND * point.standard_error
     assert point.standard_error < 0.05 * point.exact
 
 
 def test_the_standard_error_of_a_deviation_is_the_one_of_the_normal_law() -> None:
-    values = torch.randn(100_000, generator=generator(0, "n"), dtype=torch.float64)
+    values = torch.randn(100_000, generator=generator_for(0, "n"), dtype=torch.float64)
     std, error = std_with_error(values)
     assert std == pytest.approx(1, abs=0.02)
     assert error == pytest.approx((1 / 2 / 100_000) ** 0.5, rel=0.05)
@@ -156,8 +156,8 @@ def test_the_cubature_rule_is_exact_up_to_degree_five(d: int) -> None:
 
 
 def test_the_mean_curvature_by_cubature_is_the_average_over_many_shapes() -> None:
-    problem = rotated(HARMONIC, 5, generator(0, "rotation"))
-    D = torch.randn(40_000, 2, 5, generator=generator(0, "D"), dtype=torch.float64)
+    problem = rotated(HARMONIC, 5, generator_for(0, "rotation"))
+    D = torch.randn(40_000, 2, 5, generator=generator_for(0, "D"), dtype=torch.float64)
     Z = D.mT @ D / 2
     products = Z @ problem.H @ Z / 4  # kappa = (2 + 5 + 1) / 2
     errors = products.std(0) / 40_000**0.5
@@ -165,7 +165,7 @@ def test_the_mean_curvature_by_cubature_is_the_average_over_many_shapes() -> Non
 
 
 def test_closed_forms_have_no_error_but_rounding(problem: Quadratic) -> None:
-    tasks = make_tasks(HARMONIC, 8, generator(0, "tasks"))
+    tasks = make_tasks(HARMONIC, 8, generator_for(0, "tasks"))
     errors = closed_form_errors(problem, 3, 4, tasks)
     assert len(errors) == 7
     assert all(error < 1e-12 for error in errors.values()), errors
@@ -175,7 +175,7 @@ def test_closed_form_errors_notice_a_wrong_closed_form(monkeypatch: pytest.Monke
     from risegrad.sandbox import side_checks
 
     monkeypatch.setattr(side_checks, "expected_curvature", lambda H, q: H)
-    tasks = make_tasks(HARMONIC, 8, generator(0, "tasks"))
+    tasks = make_tasks(HARMONIC, 8, generator_for(0, "tasks"))
     errors = closed_form_errors(diagonal(HARMONIC, 8), 3, 4, tasks)
     assert errors["mean curvature, by cubature"] > 0.1
 
@@ -192,7 +192,7 @@ def test_blocks_lower_the_deviation_or_raise_it_as_the_gradient_lies() -> None:
     assert ratios["even (panel D)"] < 1 < ratios["along the most curved direction"]
     g = wide.basis[:, 0]
     found = [
-        measure_deviation(wide, g, 2, block, 20_000, generator(0, f"sensitive{block}"))
+        measure_deviation(wide, g, 2, block, 20_000, generator_for(0, f"sensitive{block}"))
         for block in (4, 32)
     ]
     errors = [point.standard_error / point.measured for point in found]
@@ -202,11 +202,11 @@ def test_blocks_lower_the_deviation_or_raise_it_as_the_gradient_lies() -> None:
 
 
 def test_the_leaning_gradient_has_twice_the_average_curvature(problem: Quadratic) -> None:
-    g = leaning_gradient(problem, generator(0, "g"))
+    g = leaning_gradient(problem, generator_for(0, "g"))
     assert g.norm().item() == pytest.approx(1)
     assert (g @ problem.H @ g).item() == pytest.approx(min(2, problem.eigenvalues.square().mean()))
-    wide = rotated(HARMONIC, 48, generator(0, "wide"))
-    g = leaning_gradient(wide, generator(0, "g"))
+    wide = rotated(HARMONIC, 48, generator_for(0, "wide"))
+    g = leaning_gradient(wide, generator_for(0, "g"))
     assert (g @ wide.H @ g).item() == pytest.approx(2)
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from risegrad.common.seeds import generator_for
 from risegrad.sandbox.quadratics import diagonal, even_gradient, random_rotation, rotated
 from risegrad.sandbox.sandbox_settings import SandboxSettings
-from risegrad.sandbox.simulate import generator
 from risegrad.sandbox.spectra import Spectrum
 
 SPECTRA = ["powerlaw:1", "powerlaw:0.3", "logspace:2", "spiked:2,20"]
@@ -78,7 +78,7 @@ def test_spectra_that_do_not_fit_the_dimension_are_refused(tmp_path: Path) -> No
 
 
 def test_a_rotation_keeps_the_spectrum_and_fills_the_matrix() -> None:
-    problem = rotated(Spectrum.parse("powerlaw:1"), 16, generator(0, "test"))
+    problem = rotated(Spectrum.parse("powerlaw:1"), 16, generator_for(0, "test"))
     identity = torch.eye(16, dtype=torch.float64)
     torch.testing.assert_close(problem.basis.T @ problem.basis, identity, atol=1e-13, rtol=0)
     assert torch.equal(problem.H, problem.H.T)
@@ -89,7 +89,7 @@ def test_a_rotation_keeps_the_spectrum_and_fills_the_matrix() -> None:
 
 def test_rotations_are_uniform_to_second_order() -> None:
     """Entries of a uniform rotation have mean 0 and variance 1/d; QR alone gives biased signs."""
-    draws = generator(0, "rotations")
+    draws = generator_for(0, "rotations")
     found = torch.stack([random_rotation(3, draws) for _ in range(4000)])
     assert found.mean(0).abs().max() < 5 * (1 / 3 / 4000) ** 0.5
     # Var(r^2) = 2(d-1) / (d^2 (d+2)) for one entry of a uniform rotation
@@ -98,14 +98,14 @@ def test_rotations_are_uniform_to_second_order() -> None:
 
 @pytest.mark.parametrize("curvature", [0.3, 1.0, 5.0])
 def test_gradients_have_the_curvature_that_was_asked_for(curvature: float) -> None:
-    problem = rotated(Spectrum.parse("powerlaw:1"), 32, generator(1, "test"))
+    problem = rotated(Spectrum.parse("powerlaw:1"), 32, generator_for(1, "test"))
     g = problem.gradient_with_curvature(curvature)
     assert g.norm().item() == pytest.approx(1, rel=1e-13)
     assert (g @ problem.H @ g).item() == pytest.approx(curvature, rel=1e-12)
 
 
 def test_the_even_gradient_has_the_same_energy_everywhere_and_both_signs() -> None:
-    g = even_gradient(64, generator(0, "test"))
+    g = even_gradient(64, generator_for(0, "test"))
     assert g.square().tolist() == pytest.approx([1 / 64] * 64)
     assert 0 < (g > 0).sum() < 64
 

@@ -3,17 +3,11 @@
 import pytest
 import torch
 
+from risegrad.common.seeds import generator_for
 from risegrad.core.rise_rule import SAMPLERS, Sampler
 from risegrad.sandbox import simulate
 from risegrad.sandbox.quadratics import even_gradient, rotated
-from risegrad.sandbox.simulate import (
-    chunks,
-    damages,
-    generator,
-    operator_sum,
-    second_moment,
-    shaped,
-)
+from risegrad.sandbox.simulate import chunks, damages, operator_sum, second_moment, shaped
 from risegrad.sandbox.spectra import Spectrum
 from risegrad.theory import blockwise_covariances, norm_matched_shape, zo_exposure
 from risegrad.theory.calibration import mean_factor
@@ -23,7 +17,7 @@ BOUND = 5  # standard errors
 
 def test_generators_depend_on_seed_and_purpose_and_on_nothing_else() -> None:
     def first(seed: int, purpose: str) -> float:
-        return torch.rand(1, generator=generator(seed, purpose)).item()
+        return torch.rand(1, generator=generator_for(seed, purpose)).item()
 
     assert first(0, "a") == first(0, "a")
     assert len({first(0, "a"), first(0, "b"), first(1, "a")}) == 3
@@ -45,7 +39,7 @@ def test_shaped_gradients_have_the_exact_mean_and_covariance(
 ) -> None:
     d, q, samples = 12, 3, 40_000
     g = torch.linspace(-1, 2, d, dtype=torch.float64)
-    x = shaped(g, q, samples, generator(0, f"{sampler}{block}"), block=block, sampler=sampler)
+    x = shaped(g, q, samples, generator_for(0, f"{sampler}{block}"), block=block, sampler=sampler)
     size = block or d
     covariances = blockwise_covariances(g, [size] * (d // size), q)
     exact = torch.block_diag(*covariances)  # type: ignore[no-untyped-call]
@@ -59,16 +53,16 @@ def test_shaped_gradients_have_the_exact_mean_and_covariance(
 
 def test_each_row_of_a_batch_is_shaped_by_its_own_gradient() -> None:
     g = torch.stack([torch.zeros(6), torch.ones(6)]).to(torch.float64)
-    x = shaped(g, 2, 2, generator(0, "rows"), block=3)
+    x = shaped(g, 2, 2, generator_for(0, "rows"), block=3)
     assert torch.equal(x[0], torch.zeros(6, dtype=torch.float64))
     assert (x[1] != 0).all()
 
 
 def test_the_operator_sum_is_the_sum_of_the_operators(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = rotated(Spectrum.parse("powerlaw:1"), 6, generator(0, "operator"))
+    problem = rotated(Spectrum.parse("powerlaw:1"), 6, generator_for(0, "operator"))
     monkeypatch.setattr(simulate, "CHUNK_NUMBERS", 8 * 3 * 6)
-    found = operator_sum(problem.H, 3, 16, generator(0, "sum"))
-    draws = generator(0, "sum")
+    found = operator_sum(problem.H, 3, 16, generator_for(0, "sum"))
+    draws = generator_for(0, "sum")
     D = torch.cat([simulate.normals(draws, 8, 3, 6) for _ in range(2)])
     P = norm_matched_shape(D)
     torch.testing.assert_close(found, (P.mT @ problem.H @ P).sum(0), atol=1e-12, rtol=1e-12)
@@ -76,18 +70,18 @@ def test_the_operator_sum_is_the_sum_of_the_operators(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_the_second_moment_is_the_exact_exposure(sampler: Sampler) -> None:
-    g, samples = even_gradient(8, generator(0, "g")), 40_000
-    found = second_moment(g, 2, samples, generator(0, sampler), sampler=sampler)
-    x = shaped(g, 2, samples, generator(1, sampler), sampler=sampler)
+    g, samples = even_gradient(8, generator_for(0, "g")), 40_000
+    found = second_moment(g, 2, samples, generator_for(0, sampler), sampler=sampler)
+    x = shaped(g, 2, samples, generator_for(1, sampler), sampler=sampler)
     errors = (x[:, :, None] * x[:, None, :]).std(0) / samples**0.5
     assert ((found - zo_exposure(g, 2)) / errors).abs().max() < BOUND
 
 
 def test_damages_are_half_the_quadratic_form_of_the_draws() -> None:
-    problem = rotated(Spectrum.parse("powerlaw:1"), 6, generator(0, "damage"))
-    g = even_gradient(6, generator(0, "g"))
-    found = damages(problem.H, g, 2, 5, generator(0, "x"), block=3)
-    x = shaped(g, 2, 5, generator(0, "x"), block=3)
+    problem = rotated(Spectrum.parse("powerlaw:1"), 6, generator_for(0, "damage"))
+    g = even_gradient(6, generator_for(0, "g"))
+    found = damages(problem.H, g, 2, 5, generator_for(0, "x"), block=3)
+    x = shaped(g, 2, 5, generator_for(0, "x"), block=3)
     torch.testing.assert_close(found, torch.einsum("ni,ij,nj->n", x, problem.H, x) / 2)
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from risegrad.common.seeds import generator_for
 from risegrad.sandbox.quadratic_frontier import (
     Subject,
     draw,
@@ -14,7 +15,6 @@ from risegrad.sandbox.quadratic_frontier import (
     sweep_rates,
     walk,
 )
-from risegrad.sandbox.simulate import generator
 from risegrad.sandbox.spectra import Spectrum
 from risegrad.sandbox.trajectories import RULES, RuleName, Tasks, follow, make_tasks
 from risegrad.theory import damage_moments, expected_damage
@@ -26,7 +26,7 @@ HARMONIC = Spectrum.parse("powerlaw:1")
 
 @pytest.fixture(scope="module")
 def tasks() -> Tasks:
-    return make_tasks(HARMONIC, 6, generator(0, "tasks"))
+    return make_tasks(HARMONIC, 6, generator_for(0, "tasks"))
 
 
 def rates(*values: float) -> Tensor:
@@ -34,7 +34,7 @@ def rates(*values: float) -> Tensor:
 
 
 def test_tasks_share_curvature_so_that_the_gradient_meets_more_than_average() -> None:
-    found = make_tasks(HARMONIC, 64, generator(0, "tasks"))
+    found = make_tasks(HARMONIC, 64, generator_for(0, "tasks"))
     g = found.gradient(torch.zeros(64, dtype=torch.float64))
     assert g @ found.H @ g / (g @ g) > 1.5
     assert found.H.trace().item() == pytest.approx(64)
@@ -46,7 +46,7 @@ def test_tasks_share_curvature_so_that_the_gradient_meets_more_than_average() ->
 def test_recursions_agree_with_simulation(tasks: Tasks, rule: RuleName, block: int | None) -> None:
     rate, steps, runs = 0.15, 12, 20_000
     path = follow(tasks, rule, 2, rates(rate), steps, block=block)
-    walks = walk(tasks, rule, 2, rate, steps, runs, generator(0, f"{rule}{block}"), block=block)
+    walks = walk(tasks, rule, 2, rate, steps, runs, generator_for(0, f"{rule}{block}"), block=block)
     for exact, simulated in (
         (path.forgetting[:, 0], walks.forgetting),
         (path.loss[:, 0], walks.loss),
@@ -60,7 +60,7 @@ def test_recursions_agree_with_simulation(tasks: Tasks, rule: RuleName, block: i
 def test_the_displacement_has_the_exact_mean_and_covariance(tasks: Tasks, rule: RuleName) -> None:
     rate, steps, runs = 0.15, 4, 40_000
     path = follow(tasks, rule, 3, rates(rate), steps, block=2)
-    theta, draws = torch.zeros(runs, 6, dtype=torch.float64), generator(0, rule)
+    theta, draws = torch.zeros(runs, 6, dtype=torch.float64), generator_for(0, rule)
     for _ in range(steps):
         theta = theta - rate * draw(rule, tasks.gradient(theta), 3, draws, block=2)
     assert ((theta.mean(0) - path.mean[0]) / (theta.std(0) / runs**0.5)).abs().max() < BOUND
@@ -95,7 +95,7 @@ def shape_products(d: int, q: int, size: int) -> Tensor:
 @pytest.mark.parametrize("q", [1, 3])
 def test_rise_agrees_with_the_dense_enumeration_of_its_moments(d: int, size: int, q: int) -> None:
     """``S <- E[(I - eta P A) S (I - eta P A)']`` with every product of entries of P enumerated."""
-    tasks = make_tasks(HARMONIC, d, generator(d, "dense"))
+    tasks = make_tasks(HARMONIC, d, generator_for(d, "dense"))
     rate, steps = 0.2, 7
     products = shape_products(d, q, size)
     a = kappa(size, q) ** -0.5
@@ -117,7 +117,7 @@ def test_rise_agrees_with_the_dense_enumeration_of_its_moments(d: int, size: int
 
 @pytest.mark.parametrize("d", [6, 64])
 def test_fo_is_a_matrix_power_and_has_no_spread(d: int) -> None:
-    tasks = make_tasks(HARMONIC, d, generator(0, "tasks"))
+    tasks = make_tasks(HARMONIC, d, generator_for(0, "tasks"))
     rate, steps = 0.9 / float(torch.linalg.eigvalsh(tasks.A)[-1]), 400
     path = follow(tasks, "fo", 1, rates(rate), steps)
     shrink = torch.linalg.matrix_power(torch.eye(d, dtype=torch.float64) - rate * tasks.A, steps)
@@ -156,7 +156,7 @@ def test_covariance_noise_has_the_means_of_rise_and_another_law(tasks: Tasks) ->
     )
     assert torch.equal(left.second_moment, right.second_moment)
     first = [
-        walk(tasks, rule, 1, 0.2, 1, 20_000, generator(0, rule)).forgetting[1]
+        walk(tasks, rule, 1, 0.2, 1, 20_000, generator_for(0, rule)).forgetting[1]
         for rule in ("rise", "covariance-noise")
     ]
     # Same mean; a product of normal numbers has heavier tails than a normal one.

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from risegrad.theory import (
+    SmoothingRisk,
     blockwise_gap,
     blockwise_moments,
     blockwise_sign_certificate,
@@ -62,7 +63,7 @@ def test_accounting_is_exact_on_every_batch(kind, d, q):
 
 def test_paper_certificate_adds_its_parts():
     H, g, q = curvature("psd", 6), gradient(6), 4
-    found = bound_certificate(H, g, q, 0.1, 0.5, 3.0, smoothness=2.0, mu=0.01, delta_mu=0.2)
+    found = bound_certificate(H, g, q, 0.1, 0.5, 3.0, SmoothingRisk(2.0, 0.01, 0.2))
     sampling = deviation_bound(H, g, q, 0.1, 0.5, 3.0)
     smoothing = smoothing_damage_scale(H, g, q, 2.0, 0.01, 0.5, 3.0)
     close(found.radius, sampling + smoothing / 0.2)
@@ -80,7 +81,7 @@ def test_paper_certificate_radius_holds_with_smoothing(q):
     rows = torch.randn(4_000, q, d, generator=generator(71), dtype=torch.float64)
     estimate = two_point_estimate(smooth_loss(g), torch.zeros_like(g), rows, mu)
     off = (realized_gap(H, g, rows, 1.0, estimate).total - damage_gap(H, g, q)).abs()
-    found = bound_certificate(H, g, q, 0.1, smoothness=smoothness, mu=mu, delta_mu=0.1)
+    found = bound_certificate(H, g, q, 0.1, smoothing=SmoothingRisk(smoothness, mu, 0.1))
     assert (off > found.radius).double().mean() <= 1 - found.probability
 
 

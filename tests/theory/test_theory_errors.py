@@ -210,7 +210,7 @@ TYPE_ERRORS = [
     (lambda: theory.damage_gap(H, G, 2, eta="1"), "eta must be a finite number > 0, got '1' (str)"),
     (lambda: theory.psi(4, 2, "0.1"), "delta must be a number in (0, 1), got '0.1'"),
     (
-        lambda: theory.bound_certificate(H, G, 2, 0.1, smoothness=1.0, mu=0.1),
+        lambda: theory.bound_certificate(H, G, 2, 0.1, smoothing=theory.SmoothingRisk(1.0, 0.1)),
         "delta_mu must be a number in (0, 1), got None",
     ),
     (lambda: theory.ridge_step(H, G, "1"), "rho must be a finite number > 0, got '1' (str)"),

@@ -1,9 +1,9 @@
 """Two-point estimates: what they are, and that nothing else has changed afterwards."""
 
 import hashlib
-import itertools
 import json
 import random
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -12,14 +12,22 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from references import STANDARD_ERRORS, assert_close, standard_scores
+from risegrad import zeroth_order
 from risegrad.core import undisturbed
 from risegrad.core.draws import TILE, Draws
-from risegrad.zeroth_order import VARIANTS, conserve, spsa
+from risegrad.zeroth_order import VARIANTS, SpsaSettings
 
 HALVES = [torch.bfloat16, torch.float16]
 DTYPES = [torch.float64, torch.float32, *HALVES]
 SHAPES = {"layer.weight": (2, 3), "layer.bias": (4,)}
 D = 10
+
+
+def spsa(closure, params, **options):
+    """The settings by name, without their object around them."""
+    own = {field.name for field in fields(SpsaSettings)} & set(options)
+    settings = SpsaSettings(**{name: options.pop(name) for name in own})
+    return zeroth_order.spsa(closure, params, settings, **options)
 
 
 def parameters(dtype=torch.float64, seed=0, scale=1.0):
@@ -607,86 +615,6 @@ def test_a_norm_that_overflows_does_not_clip_to_silence():
     assert gradient(params).isnan().all()
 
 
-# --- conserve ---
-
-
-@pytest.mark.parametrize(
-    ("start", "lr", "weight"),
-    [
-        (2.0, 0.1, 1.0),  # 1 - 0.2 is better than 1
-        (-2.0, 0.1, -1.0),  # 1 + 0.2 is worse than 1, and 1 - 0.2 is better
-        (2.0, 2.0, 0.0),  # 1 - 4 and 1 + 4 are both worse than 1
-        (2.0, 1.0, 1.0),  # 1 - 2 is as good as 1: the step is taken
-        (-2.0, 1.0, 0.0),  # 1 - 2 is as good as 1: not worth a step back
-    ],
-)
-@pytest.mark.parametrize("restore", ["copy", "arithmetic"])
-def test_conserve_takes_the_best_of_three(start, lr, weight, restore):
-    p = nn.Parameter(torch.tensor([1.0]))
-    p.grad = torch.tensor([start])
-    result = conserve(lambda: p.square().sum(), [("p", p)], lr=lr, restore=restore)
-    assert result.weight == weight
-    assert p.grad.item() == weight * start
-    assert p.item() == pytest.approx(1.0, abs=0 if restore == "copy" else 1e-6)
-    assert result.stay == 1.0
-    assert result.forward == pytest.approx((1 - lr * start) ** 2)
-    assert result.back == pytest.approx((1 + lr * start) ** 2)
-
-
-def test_conserved_sgd_never_climbs():
-    params = parameters()
-    quadratic = Quadratic(params)
-    optimizer = torch.optim.SGD(params.values(), lr=0.3)
-    losses = [quadratic().item()]
-    for step in range(50):
-        spsa(quadratic, params, step=step)
-        conserve(quadratic, params, lr=0.3, step=step)
-        optimizer.step()
-        losses.append(quadratic().item())
-    assert all(late <= early for early, late in itertools.pairwise(losses))
-    assert losses[-1] < losses[0] - 0.2
-    assert len(set(losses)) < len(losses)  # some steps were refused
-
-
-def test_conserve_shares_the_random_numbers_of_the_estimate():
-    params, seen = parameters(), []
-
-    def closure():
-        seen.append(torch.rand(()).item())
-        return 1.0
-
-    spsa(closure, params, step=4)
-    conserve(closure, params, lr=0.1, step=4)
-    assert len(seen) == 5
-    assert len(set(seen)) == 1
-
-
-@pytest.mark.parametrize(
-    ("losses", "weight"),
-    [((1.0, float("nan"), 0.5), -1.0), ((1.0, float("inf"), float("nan")), 0.0)],
-)
-def test_conserve_never_goes_where_the_loss_is_not_finite(losses, weight):
-    params = parameters()
-    spsa(Quadratic(params), params)
-    upcoming = iter(losses)
-    assert conserve(lambda: next(upcoming), params, lr=0.1).weight == weight
-
-
-def test_conserve_without_any_finite_loss_makes_gradients_nan():
-    params = parameters()
-    spsa(Quadratic(params), params)
-    result = conserve(lambda: float("inf"), params, lr=0.1)
-    assert np.isnan(result.weight)
-    assert gradient(params).isnan().all()
-
-
-def test_conserve_needs_gradients():
-    with pytest.raises(ValueError, match="params must all have a gradient, got 2 without"):
-        conserve(lambda: 1.0, parameters(), lr=0.1)
-    with pytest.raises(ValueError, match="lr must be a finite number > 0, got 0"):
-        conserve(lambda: 1.0, parameters(), lr=0)
-
-
 # --- bad input ---
 
 BAD_ARGUMENTS = [
@@ -745,6 +673,11 @@ def test_a_closure_must_return_one_number(result, kind, message):
 @pytest.mark.parametrize("result", [2, 2.0, np.float32(2), torch.tensor([[2.0]])])
 def test_what_counts_as_one_number(result):
     assert spsa(lambda: result, parameters()).plus == (2.0,)
+
+
+def test_settings_are_an_object():
+    with pytest.raises(TypeError, match="settings must be SpsaSettings or None, got int"):
+        zeroth_order.spsa(lambda: 1.0, parameters(), 4)
 
 
 def test_closure_must_be_callable():

@@ -24,7 +24,7 @@ from risegrad.continual.devices import Devices
 from risegrad.continual.session import ParameterGroup, Ref, Report, Session, SessionBatch
 from risegrad.continual.update_rules import check_scope
 from risegrad.core.attachment import Attachment
-from risegrad.zeroth_order import spsa
+from risegrad.zeroth_order import SpsaSettings, spsa
 
 HALF = (torch.bfloat16, torch.float16)
 
@@ -240,15 +240,15 @@ class SessionTraining:
         }
         seen = {name: _rest(p, self._outside.get(name, 0)) for name, p in named.items()}
         _require_gradients(seen.values(), True)
+        settings = SpsaSettings(
+            q=rule.q, epsilon=rule.epsilon, variant=rule.variant, norm_matched=rule.norm_matched
+        )
         estimate = spsa(
             lambda: self.devices.total(self._loss(batch, size, every_class)),
             seen,
-            q=rule.q,
-            epsilon=rule.epsilon,
+            settings,
             seed=seed_for(self.seed, "spsa", self.session.task),
             step=self.step,
-            variant=rule.variant,
-            norm_matched=rule.norm_matched,
             model=self.session.module,
         )
         for name, parameter in named.items():

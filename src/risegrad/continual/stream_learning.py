@@ -47,8 +47,7 @@ class Learner:
         seed: int = 0,
         additions: Sequence[Addition] = (),
         devices: Devices | None = None,
-        folder: Path | None = None,
-        origin: Origin | None = None,
+        checkpoints: Checkpoints | None = None,
         report: Report = silent,
     ) -> None:
         check_composition(type(host), additions)
@@ -57,7 +56,7 @@ class Learner:
         self.devices = devices or Devices(self.loop.precision, self.loop.device)
         self.report = report if self.devices.main else silent
         self.history = History()
-        self._checkpoints = Checkpoints(folder, origin) if folder is not None else None
+        self._checkpoints = checkpoints
         self._saved = time.monotonic()
 
     def run(self) -> History:
@@ -187,8 +186,7 @@ def learn_stream(
         seed=settings.seed,
         additions=[addition.make(settings.seed) for addition in settings.additions],
         devices=devices,
-        folder=folder / "checkpoints",
-        origin=origin_of(settings),
+        checkpoints=Checkpoints(folder / "checkpoints", origin_of(settings)),
         report=report,
     ).run()
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from risegrad.common.text_columns import text_columns
 from risegrad.core.block_layout import BlockRow, Layout, make_layout
 from risegrad.core.blocks import exempted, listing, resolve_blocks
 from risegrad.core.parameter_names import held_by_name, with_late_names
@@ -18,6 +19,7 @@ from risegrad.core.shapers import Shaper, resolve_q
 from risegrad.core.shards import check_whole
 
 MOST_ROWS = 40
+HEAD = ("block", "dimension", "q", "tau", "mean factor")
 
 
 def summary(shaper: Shaper, layout: Layout, on: str, absent: Sequence[int]) -> str:
@@ -26,9 +28,7 @@ def summary(shaper: Shaper, layout: Layout, on: str, absent: Sequence[int]) -> s
     The first ``absent`` elements of each parameter are not counted: they take no part now.
     """
     rows = _taking_part(layout, absent)
-    width = max(len("block"), *(len(_label(row)) for row in rows))
-    head = f"{'block':<{width}}  {'dimension':>10}  {'q':>4}  {'tau':>7}  {'mean factor':>11}"
-    shown = [_line(row, width) for row in rows]
+    head, *shown = text_columns([HEAD, *map(_cells, rows)])
     if len(shown) > MOST_ROWS:
         half = MOST_ROWS // 2
         shown = [*shown[:half], f"... {len(shown) - 2 * half} more ...", *shown[-half:]]
@@ -79,11 +79,9 @@ def _label(row: BlockRow) -> str:
     return row.name if row.count == 1 else f"{row.name} ({row.count:,} chunks)"
 
 
-def _line(row: BlockRow, width: int) -> str:
-    return (
-        f"{_label(row):<{width}}  {row.d:>10,}  {row.q:>4}  "
-        f"{row.tau:>7.4f}  {row.mean_factor:>11.4f}"
-    )
+def _cells(row: BlockRow) -> tuple[str, ...]:
+    figures = f"{row.d:,}", str(row.q), f"{row.tau:.4f}", f"{row.mean_factor:.4f}"
+    return _label(row), *figures
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,13 @@ def mix(*words: int) -> int:
     return state
 
 
+def numbered_generator(
+    seed: int, number: int, device: torch.device | str = "cpu"
+) -> torch.Generator:
+    """A generator for draw ``number`` of a seed, the same whatever was drawn before it."""
+    return torch.Generator(device=device).manual_seed(mix(seed, number))
+
+
 @dataclass(frozen=True)
 class Draws:
     """The random numbers of one step."""

@@ -50,6 +50,18 @@ def from_directions(g: Tensor, directions: Tensor) -> Tensor:
     return raw * mean_factor(d, q)
 
 
+def covariance_noise(g: Tensor, along: Tensor, across: Tensor, q: int) -> Tensor:
+    """Normal draws with RISE's mean and covariance ``(g g' + |g|^2 I) / (q + d + 1)``.
+
+    ``g`` (..., d), standard normal ``along`` (...) and ``across`` (..., d). The shaper
+    ``CovarianceNoise`` has the same law as two coefficients, which a step in pieces needs.
+    """
+    d = g.shape[-1]
+    noise = along[..., None] * g + norm(g)[..., None] * across
+    drawn: Tensor = mean_factor(d, q) * g + noise / (q + d + 1) ** 0.5
+    return drawn
+
+
 def shape(
     g: Tensor,
     q: int = 4,

@@ -7,7 +7,6 @@ from risegrad.common.lazy_names import lookup
 if TYPE_CHECKING:
     from risegrad.curvature.estimates.product_budget import ProductBudget
     from risegrad.curvature.estimates.spectral import flat_signal, top_eigenvalue
-    from risegrad.curvature.estimates.traces import trace
     from risegrad.curvature.operators.products import DenseOperator, NetworkOperator
 
 __all__ = [
@@ -16,7 +15,6 @@ __all__ = [
     "ProductBudget",
     "flat_signal",
     "top_eigenvalue",
-    "trace",
 ]
 
 _HOMES = {
@@ -25,7 +23,6 @@ _HOMES = {
     "ProductBudget": "estimates.product_budget",
     "flat_signal": "estimates.spectral",
     "top_eigenvalue": "estimates.spectral",
-    "trace": "estimates.traces",
 }
 
 __getattr__ = lookup(__name__, _HOMES)

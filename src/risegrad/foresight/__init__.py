@@ -7,11 +7,14 @@ from risegrad.common.lazy_names import lookup
 if TYPE_CHECKING:
     from risegrad.foresight.block_choice import block_size_for, q_for
     from risegrad.foresight.diagnosis import Diagnosis, diagnose
+    from risegrad.foresight.diagnosis_options import BatchLoss, Measurement
 
-__all__ = ["Diagnosis", "block_size_for", "diagnose", "q_for"]
+__all__ = ["BatchLoss", "Diagnosis", "Measurement", "block_size_for", "diagnose", "q_for"]
 
 _HOMES = {
+    "BatchLoss": "diagnosis_options",
     "Diagnosis": "diagnosis",
+    "Measurement": "diagnosis_options",
     "block_size_for": "block_choice",
     "diagnose": "diagnosis",
     "q_for": "block_choice",

@@ -63,7 +63,7 @@ class CalibrationTable:
     advice: str
 
     def __str__(self) -> str:
-        from risegrad.foresight.diagnosis_text import table
+        from risegrad.common.text_columns import text_columns
 
         head = ("block", "dimension", "q", "tau", "mean factor")
         cells = [
@@ -73,7 +73,7 @@ class CalibrationTable:
         ]  # fmt: skip
         blocks = sum(row.count for row in self.rows)
         title = f"{self.model}: {blocks:,} blocks, {self.parameters:,} parameters"
-        return "\n".join([title, *table([head, *cells]), self.advice])
+        return "\n".join([title, *text_columns([head, *cells]), self.advice])
 
 
 def calibration_table(

@@ -17,36 +17,35 @@ from risegrad.curvature.estimates.damage_moments import less_damage_probability
 from risegrad.curvature.estimates.estimated import Estimate
 from risegrad.curvature.estimates.gradient_terms import Tick
 from risegrad.curvature.estimates.measuring import Measured, measure
-from risegrad.curvature.estimates.product_budget import ProductBudget
 from risegrad.curvature.estimates.spectral import (
     Bounds,
     first_step_bounds,
     flat_signal,
     top_eigenvalue,
 )
-from risegrad.curvature.operators.batch_forms import Predict, check_same_form, form_of
-from risegrad.curvature.operators.objective import Batches, Loss, Objective
+from risegrad.curvature.operators.batch_forms import check_same_form, form_of
+from risegrad.curvature.operators.objective import Batches, Objective
 from risegrad.curvature.operators.parameter_space import Space, make_space, trained_parameters
-from risegrad.curvature.operators.products import Kind, NetworkOperator, Operator
+from risegrad.curvature.operators.products import NetworkOperator, Operator
+from risegrad.foresight.diagnosis_options import BatchLoss, Measurement
 from risegrad.foresight.diagnosis_report import BlockReport, Diagnosis, Odds, Totals
 from risegrad.foresight.diagnosis_verdicts import verdicts
 from risegrad.theory import cantelli_certificate
 
 
 def assemble(
-    operator: Operator, g: Tensor, measured: Measured, eta: float, damping: float | None,
-    spend: ProductBudget, positive: bool, tick: Tick,
-) -> Diagnosis:  # fmt: skip
+    operator: Operator, g: Tensor, measured: Measured, eta: float, how: Measurement, tick: Tick
+) -> Diagnosis:
     """Blocks, totals and odds; losses, seed and verdicts are filled in by the caller."""
     space = operator.space
     totals = _totals(operator, measured, eta)
-    rho = damping if damping is not None else _default_damping(totals)
-    scores = _flat_signals(operator, g, measured, rho, spend, positive, tick)
+    rho = how.damping if how.damping is not None else _default_damping(totals)
+    scores = _flat_signals(operator, g, measured, rho, how, tick)
     blocks = tuple(_block(operator, measured, b, scores[b]) for b in range(len(space.blocks)))
     return Diagnosis(
         curvature="given", step=eta, seed=0, damping=rho,
         historical_loss=math.nan, incoming_loss=math.nan,
-        blocks=blocks, totals=totals, odds=_odds(totals, positive),
+        blocks=blocks, totals=totals, odds=_odds(totals, how.positive),
         top_eigenvalue=None, adam=None, products=0, probes=measured.probes.count,
         exact_directions=measured.gradient.count == 0,
         asymmetry=measured.probes.asymmetry,
@@ -115,15 +114,15 @@ def _default_damping(totals: Totals) -> float | None:
 
 
 def _flat_signals(
-    operator: Operator, g: Tensor, measured: Measured, rho: float | None, spend: ProductBudget,
-    positive: bool, tick: Tick,
+    operator: Operator, g: Tensor, measured: Measured, rho: float | None, how: Measurement,
+    tick: Tick,
 ) -> list[Bounds | None]:  # fmt: skip
     """``R_b`` after the one step that is free for all blocks, and solved for where wanted.
 
     The bounds hold for curvature that is not negative; for an indefinite Hessian nothing is said.
     """
     count = len(operator.space.blocks)
-    if rho is None or not positive:
+    if rho is None or not how.positive:
         return [None] * count
     terms = measured.gradient.terms()
     scores: list[Bounds | None] = [None] * count
@@ -132,10 +131,10 @@ def _flat_signals(
         rows = zip(terms.g2.tolist(), ghg, hg2, strict=True)
         # Rounding can leave g'Hg a hair below zero where it is zero.
         scores = [first_step_bounds(g2, max(bend, 0.0), pull, rho) for g2, bend, pull in rows]
-    largest = terms.g2.argsort(descending=True)[: spend.solves].tolist()
+    largest = terms.g2.argsort(descending=True)[: how.budget.solves].tolist()
     for b in largest:
         part = g[operator.space.blocks[b].at]
-        solved = flat_signal(operator.block(b), part, rho, spend.solve_products)
+        solved = flat_signal(operator.block(b), part, rho, how.budget.solve_products)
         tick(solved.products)
         scores[b] = solved
     return scores
@@ -154,42 +153,35 @@ def diagnose(
     *,
     rise: Rise | None = None,
     step: float = 1.0,
-    curvature: Kind = "ggn",
-    loss: Loss | None = None,
-    predict: Predict | None = None,
-    damping: float | None = None,
-    budget: ProductBudget | None = None,
-    seed: int = 0,
+    batch_loss: BatchLoss | None = None,
+    measurement: Measurement | None = None,
     progress: Progress | None = None,
 ) -> Diagnosis:
     """What one step on ``incoming`` would do to the loss on ``historical``, rule by rule.
 
     Both are lists (or loaders) of batches of one form: pairs ``(inputs, target)`` or mappings with
-    ``labels`` as transformers takes them; ``predict(model, batch) -> (prediction, target)`` reads
-    any other. ``rise`` is the shaper you would attach: its ``q``, ``blocks`` and ``exempt`` are
-    used. ``step`` is the learning rate of plain descent; damage grows with its square.
+    ``labels`` as transformers takes them; ``BatchLoss(predict=...)`` reads any other. ``rise`` is
+    the shaper you would attach: its ``q``, ``blocks`` and ``exempt`` are used. ``step`` is the
+    learning rate of plain descent; damage grows with its square. ``measurement`` says which
+    curvature is measured, how precisely and with which seed.
 
     The model is measured in eval mode (no dropout, running batch statistics), changed in nothing,
-    and all numbers are a pure function of the model, the batches and ``seed``.
+    and all numbers are a pure function of the model, the batches and the seed.
     """
-    shaper = rise or Rise()
+    shaper, how = rise or Rise(), measurement or Measurement()
+    read = batch_loss or BatchLoss()
     parameters = trained_parameters(model, shaper.exempt)
     space = make_space(parameters, shaper)
-    kept = Objective(model, historical, loss, predict, "historical")
-    new = Objective(model, incoming, loss, predict, "incoming")
+    kept = Objective(model, historical, read.loss, read.predict, "historical")
+    new = Objective(model, incoming, read.loss, read.predict, "incoming")
     check_same_form(new.batches, "incoming", form_of(kept.batches[0]))
-    spend = budget or ProductBudget()
     space, g = new.step(space, parameters, shaper)
     h = kept.gradient(space, parameters)
-    operator = NetworkOperator(
-        kept, space, parameters, curvature, columns=spend.columns, seed=mix(seed, 7) % 2**31
-    )
-    found = diagnose_operator(
-        operator, g, h, step=step, damping=damping, budget=spend, seed=seed, progress=progress,
-        positive=curvature != "hessian",
-    )  # fmt: skip
+    columns, seed = how.budget.columns, mix(how.seed, 7) % 2**31
+    operator = NetworkOperator(kept, space, parameters, how.curvature, columns=columns, seed=seed)
+    found = diagnose_operator(operator, g, h, step=step, measurement=how, progress=progress)
     return replace(
-        found, curvature=curvature, historical_loss=kept.value(), incoming_loss=new.value()
+        found, curvature=how.curvature, historical_loss=kept.value(), incoming_loss=new.value()
     )
 
 
@@ -199,19 +191,15 @@ def diagnose_operator(
     h: Tensor | None = None,
     *,
     step: float = 1.0,
-    damping: float | None = None,
-    budget: ProductBudget | None = None,
-    seed: int = 0,
+    measurement: Measurement | None = None,
     progress: Progress | None = None,
-    positive: bool = True,
 ) -> Diagnosis:
     """The same for any operator and given gradients (flat, in the order of its space).
 
-    ``positive`` says that the curvature is positive semidefinite.
+    An operator that may be negative is a ``hessian``: ``Measurement(curvature="hessian")``.
     """
-    spend, eta = budget or ProductBudget(), check_number("step", step, above=0)
-    if damping is not None:
-        check_number("damping", damping, above=0)
+    how, eta = measurement or Measurement(), check_number("step", step, above=0)
+    spend, seed = how.budget, how.seed
     g = _check_gradient(g, operator.space, "g")
     h = torch.zeros_like(g) if h is None else _check_gradient(h, operator.space, "h")
     before = operator.products
@@ -224,7 +212,7 @@ def diagnose_operator(
     if spend.eigenvalue:
         top = top_eigenvalue(operator, operator.space.d, spend.eigenvalue, mix(seed, 4))
         tick(top.products)
-    found = assemble(operator, g, measured, eta, damping, spend, positive, tick)
+    found = assemble(operator, g, measured, eta, how, tick)
     spent = operator.products - before
     report = replace(found, seed=seed, adam=adam, top_eigenvalue=top, products=spent)
     return replace(report, verdicts=tuple(verdicts(report)))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from statistics import median
 
+from risegrad.common.text_columns import text_columns
 from risegrad.curvature.estimates.estimated import Estimate
 from risegrad.foresight.block_choice import block_size_for, q_for
 from risegrad.foresight.diagnosis_report import BlockReport, Diagnosis
@@ -20,9 +21,9 @@ def summary(found: Diagnosis) -> str:
         [
             *head_lines(found),
             "",
-            *table([("rule", "damage", "deviation", "loss change"), *rule_rows(found)]),
+            *text_columns([("rule", "damage", "deviation", "loss change"), *rule_rows(found)]),
             "",
-            *table([BLOCK_HEAD, *map(block_cells, _most_important(found.blocks))]),
+            *text_columns([BLOCK_HEAD, *map(block_cells, _most_important(found.blocks))]),
             *_left_out(found),
             "",
             *(line for verdict in found.verdicts for line in _wrapped(verdict)),
@@ -95,18 +96,6 @@ def advice(found: Diagnosis, wanted: float = 0.5) -> str:
         f"Mean factor {wanted:g} would need q={q_for(wanted, typical):,} in a block of "
         f"{typical:,} (the median here), or {chunk}."
     )
-
-
-def table(rows: Iterable[tuple[str, ...]]) -> list[str]:
-    """Columns as wide as they must be; the first to the left, numbers to the right."""
-    rows = list(rows)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(_cells(row, widths)).rstrip() for row in rows]
-
-
-def _cells(row: tuple[str, ...], widths: list[int]) -> list[str]:
-    first, *rest = zip(row, widths, strict=True)
-    return [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in rest)]
 
 
 def _wrapped(text: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from risegrad.foresight.diagnosis_text import table
+from risegrad.common.text_columns import text_columns
 from risegrad.foresight.local_agreement import Agreement, breaking_point
 from risegrad.foresight.local_updates import RULES
 from risegrad.foresight.local_validation import LocalResult
@@ -30,9 +30,9 @@ def local_summary(found: LocalResult) -> str:
     lines = [f"local validation: {_head(found)}"]
     for count in found.settings.validation.steps:
         lines += ["", _updates_of(count)]
-        lines += table([HEAD, *map(agreement_cells, found.agreements(count))])
-    lines += ["", *table([ENDS_HEAD, *ends_rows(found)])]
-    lines += ["", *table([SPREAD_HEAD, *spread_rows(found)])]
+        lines += text_columns([HEAD, *map(agreement_cells, found.agreements(count))])
+    lines += ["", *text_columns([ENDS_HEAD, *ends_rows(found)])]
+    lines += ["", *text_columns([SPREAD_HEAD, *spread_rows(found)])]
     return "\n".join(lines)
 
 

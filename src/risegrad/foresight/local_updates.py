@@ -15,8 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from risegrad.core.draws import mix
-from risegrad.core.reductions import norm
+from risegrad.core.draws import mix, numbered_generator
+from risegrad.core.rise_rule import covariance_noise
 from risegrad.curvature.estimates.adam_terms import rise_draw
 from risegrad.curvature.operators.objective import Objective
 from risegrad.curvature.operators.parameter_space import Space
@@ -99,14 +99,12 @@ def direction(rule: str, space: Space, g: Tensor, seed: int) -> Tensor:
 
 
 def _covariance_draw(space: Space, g: Tensor, seed: int) -> Tensor:
-    """``a g + (s g + |g| n)/sqrt(q+d+1)`` in every block, with normal ``s`` and ``n``."""
+    """One draw of RISE's mean and covariance, block by block."""
     parts = []
     for number, block in enumerate(space.blocks):
-        generator = torch.Generator(device=g.device).manual_seed(mix(seed, number))
-        own = g[block.at]
+        generator = numbered_generator(seed, number, g.device)
         normal = torch.randn(block.d + 1, generator=generator, dtype=g.dtype, device=g.device)
-        noise = normal[0] * own + norm(own) * normal[1:]
-        parts.append(block.mean_factor * own + noise / (block.q + block.d + 1) ** 0.5)
+        parts.append(covariance_noise(g[block.at], normal[0], normal[1:], block.q))
     return torch.cat(parts)
 
 

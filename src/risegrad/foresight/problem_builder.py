@@ -89,7 +89,7 @@ def text_parts(
 
 
 def _answered(tokenizer: Any, split: TextSplit, limit: Limit) -> Answered:
-    prompts = tokenized(tokenizer, split.prompts, limit, None)
+    prompts = tokenized(tokenizer, split.prompts, limit)
     return Answered.of(prompts, split.answers, lambda t: answer_tokens(tokenizer, t, ANSWER_LENGTH))
 
 

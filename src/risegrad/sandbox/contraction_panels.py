@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from risegrad.common.seeds import generator_for
 from risegrad.sandbox.quadratics import Quadratic
-from risegrad.sandbox.simulate import generator, operator_sum
+from risegrad.sandbox.simulate import operator_sum
 from risegrad.theory.identities import expected_curvature, spectral_equalization
 
 RUNGS = 7  # sample sizes N / 64, N / 32, ..., N
@@ -56,7 +57,7 @@ def measure_operator(
     expected = expected_curvature(problem.H, q)
     predicted = spectral_equalization(problem.eigenvalues, q)
     runs = [
-        _ladder(problem.H, expected, q, samples, generator(seed, f"{purpose}/{repeat}"))
+        _ladder(problem.H, expected, q, samples, generator_for(seed, f"{purpose}/{repeat}"))
         for repeat in range(REPEATS)
     ]
     averages = torch.stack([average for average, _ in runs])

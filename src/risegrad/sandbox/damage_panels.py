@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from risegrad.common.seeds import generator_for
 from risegrad.core.rise_rule import Sampler
 from risegrad.sandbox.quadratics import Quadratic
-from risegrad.sandbox.simulate import damages, generator
+from risegrad.sandbox.simulate import damages
 from risegrad.theory.blockwise_variance import blockwise_moments
 from risegrad.theory.identities import damage_gap
 from risegrad.theory.linear_algebra import quadratic
@@ -59,7 +60,7 @@ def measure_gap(
     gradients = turning_gradients(problem)
     found = []
     for index, g in enumerate(gradients):
-        draws = generator(seed, f"{purpose}/{index}")
+        draws = generator_for(seed, f"{purpose}/{index}")
         mean = damages(problem.H, g, q, samples, draws, sampler="directions").mean()
         found.append(quadratic(problem.H, g) / 2 - mean)
     variance = damage_moments(problem.H, gradients, q).variance

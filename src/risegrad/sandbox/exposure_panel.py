@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from risegrad.sandbox.simulate import generator, normals, second_moment
+from risegrad.common.seeds import generator_for
+from risegrad.sandbox.simulate import normals, second_moment
 from risegrad.theory.calibration import tau
 from risegrad.theory.exposure import (
     blind_minimax_risk,
@@ -66,12 +67,12 @@ def measure_exposure(
     d: int, queries: Sequence[int], samples: int, seed: int
 ) -> ExposureMeasurement:
     """Exposure over query counts; only the law of ``P g`` enters, so one draw per sample."""
-    g = torch.nn.functional.normalize(normals(generator(seed, "exposure/gradient"), d), dim=0)
+    g = torch.nn.functional.normalize(normals(generator_for(seed, "exposure/gradient"), d), dim=0)
     fo = describe(fo_exposure(g), g)
     best = float(blind_minimax_risk(g, AVERAGE_CURVATURE))
     points = []
     for q in queries:
-        measured = describe(second_moment(g, q, samples, generator(seed, f"exposure/{q}")), g)
+        measured = describe(second_moment(g, q, samples, generator_for(seed, f"exposure/{q}")), g)
         closed = (fo.risk - measured.risk) / (fo.risk - best)
         exact = describe(zo_exposure(g, q), g)
         points.append(ExposurePoint(q, measured, exact, closed, tau(d, q)))

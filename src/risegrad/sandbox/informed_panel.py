@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from risegrad.common.seeds import generator_for
 from risegrad.sandbox.quadratic_frontier import (
     Subject,
     efficient_part,
@@ -17,7 +18,6 @@ from risegrad.sandbox.quadratic_frontier import (
     sweep_rates,
 )
 from risegrad.sandbox.quadratics import random_rotation
-from risegrad.sandbox.simulate import generator
 from risegrad.sandbox.trajectories import RuleName, Tasks, follow
 from risegrad.theory.efficiency import efficiency
 from risegrad.theory.linear_algebra import quadratic
@@ -82,7 +82,7 @@ def rules_told(tasks: Tasks, seed: int) -> list[Told]:
     """FO, RISE, and what knowing the curvature makes of each; a wrong one has the same spectrum."""
     H = tasks.H
     pairs = max(1, min(MOST_PAIRS, len(H) // 4))
-    turn = random_rotation(len(H), generator(seed, "wrong curvature"))
+    turn = random_rotation(len(H), generator_for(seed, "wrong curvature"))
     return [
         Told("fo", "fo"),
         Told("rise", "rise"),

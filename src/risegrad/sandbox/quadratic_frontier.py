@@ -5,13 +5,14 @@ learning rates each rule draws a curve in the plane of progress and forgetting, 
 compared at equal progress.
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from risegrad.sandbox.simulate import generator, normals, shaped
+from risegrad.common.seeds import generator_for
+from risegrad.core.rise_rule import covariance_noise
+from risegrad.sandbox.simulate import normals, shaped
 from risegrad.sandbox.trajectories import RULES, Path, RuleName, Tasks, follow
 from risegrad.theory.calibration import kappa, mean_factor
 from risegrad.theory.linear_algebra import quadratic
@@ -34,14 +35,11 @@ def draw(
 
 
 def _covariance_noise(g: Tensor, q: int, size: int, draws: torch.Generator) -> Tensor:
-    """``a g`` plus normal noise of covariance ``(g_b g_b' + |g_b|^2 I) / (q + d_b + 1)``."""
     runs, d = g.shape
     parts = g.reshape(runs, d // size, size)
-    along = normals(draws, runs, d // size, 1) * parts
-    across = normals(draws, *parts.shape) * parts.norm(dim=-1, keepdim=True)
-    noise = (along + across) / math.sqrt(q + size + 1)
-    x: Tensor = mean_factor(size, q) * parts + noise
-    return x.reshape(runs, d)
+    along = normals(draws, runs, d // size)
+    across = normals(draws, *parts.shape)
+    return covariance_noise(parts, along, across, q).reshape(runs, d)
 
 
 @dataclass(frozen=True)
@@ -123,7 +121,7 @@ def measure_course(tasks: Tasks, subject: Subject, q: int, steps: int, seed: int
     rate = COMMON_RATE / top_curvature(tasks)
     rule, block = subject.rule, subject.block
     path = follow(tasks, rule, q, torch.tensor([rate], dtype=torch.float64), steps, block=block)
-    draws = generator(seed, f"walk/{subject.name}")
+    draws = generator_for(seed, f"walk/{subject.name}")
     walks = walk(tasks, rule, q, rate, steps, RUNS, draws, block=block)
     sweep = follow(tasks, rule, q, sweep_rates(tasks), steps, block=block)
     return Course(subject, path, walks, sweep)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from risegrad.common.seeds import generator_for
 from risegrad.core.rise_rule import Sampler
 from risegrad.sandbox.contraction_panels import OperatorMeasurement, measure_operator
 from risegrad.sandbox.damage_panels import (
@@ -31,7 +32,6 @@ from risegrad.sandbox.side_checks import (
     measure_speed,
     ratio_by_gradient,
 )
-from risegrad.sandbox.simulate import generator
 from risegrad.sandbox.spectra import Spectrum
 from risegrad.sandbox.sweep_panel import PanelPoint, measure_sweep
 from risegrad.sandbox.trajectories import Tasks, make_tasks
@@ -72,8 +72,8 @@ def run(settings: SandboxSettings, tick: Tick = lambda words: None) -> Results:
     """Measure everything that ``settings`` ask for."""
     s, spectrum = settings, Spectrum.parse(settings.spectrum)
     plain = diagonal(spectrum, s.d)
-    turned = rotated(spectrum, s.d, generator(s.seed, "rotation"))
-    tasks = make_tasks(spectrum, min(s.d, TRAJECTORY_D), generator(s.seed, "tasks"))
+    turned = rotated(spectrum, s.d, generator_for(s.seed, "rotation"))
+    tasks = make_tasks(spectrum, min(s.d, TRAJECTORY_D), generator_for(s.seed, "tasks"))
     tick("panels A, B: mean curvature")
     operator = measure_operator(plain, s.q, s.samples, s.seed, "operator")
     tick("panel C: damage gap")
@@ -90,7 +90,7 @@ def run(settings: SandboxSettings, tick: Tick = lambda words: None) -> Results:
     tick("rotated: damage gap")
     rotated_gap = measure_gap(turned, s.q, s.samples, s.seed, "rotated gap")
     tick("rotated: deviation")
-    large = rotated(spectrum, s.large_d, generator(s.seed, "large rotation"))
+    large = rotated(spectrum, s.large_d, generator_for(s.seed, "large rotation"))
     rotated_deviations = _deviations(large, s, ROTATED_QUERIES, "rotated deviation")
     tick("trajectory: recursions and walks")
     courses = _courses(tasks, s)
@@ -125,14 +125,14 @@ def _deviations(
     problem: Quadratic, s: SandboxSettings, queries: tuple[int, ...], purpose: str
 ) -> list[Deviation]:
     """Global and blockwise, by one draw at every q and by Algorithm 1 at the small ones."""
-    g = even_gradient(problem.d, generator(s.seed, f"{purpose}/gradient"))
+    g = even_gradient(problem.d, generator_for(s.seed, f"{purpose}/gradient"))
     swept = sorted({*queries, s.q})
     plan: list[tuple[int, Sampler, int]] = [(q, "one-draw", s.samples) for q in swept]
     plan += [(q, "directions", s.samples // 8) for q in LITERAL_QUERIES]
     found = []
     for block in dict.fromkeys((problem.d, s.block)):
         for q, sampler, samples in plan:
-            draws = generator(s.seed, f"{purpose}/{block}/{q}/{sampler}")
+            draws = generator_for(s.seed, f"{purpose}/{block}/{q}/{sampler}")
             found.append(measure_deviation(problem, g, q, block, samples, draws, sampler))
     return found
 

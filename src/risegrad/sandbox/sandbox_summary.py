@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from risegrad.common.text_columns import text_columns
 from risegrad.sandbox.quadratic_frontier import EQUAL_PROGRESS
 from risegrad.sandbox.sandbox_report import Comparison, comparisons
 from risegrad.sandbox.sandbox_run import Results
@@ -19,7 +20,7 @@ def summary(results: Results, files: Sequence[Path]) -> str:
         [
             f"quadratic sandbox: {head}",
             "",
-            *_table(rows),
+            *text_columns(rows, right=False),
             "",
             "The paper does not give its spectrum; ours is a choice (--spectrum sets another).",
             f"closed forms against sums without sampling: largest relative error {worst:.1e}",
@@ -50,14 +51,6 @@ def _number(value: float | None) -> str:
     if 0 < abs(value) < 0.1:
         return f"{value:.2e}"
     return f"{value:.6g}" if value > 0.99 else f"{value:.3g}"
-
-
-def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
 
 
 def _frontier(results: Results) -> list[str]:

@@ -12,10 +12,11 @@ from statistics import median
 import torch
 from torch import Tensor
 
+from risegrad.common.seeds import generator_for
 from risegrad.core.rise_rule import Sampler
 from risegrad.sandbox.damage_panels import exact_moments, turning_gradients
 from risegrad.sandbox.quadratics import Quadratic, even_gradient
-from risegrad.sandbox.simulate import generator, normals, one_thread, shaped
+from risegrad.sandbox.simulate import normals, one_thread, shaped
 from risegrad.sandbox.trajectories import Tasks, follow
 from risegrad.theory.blockwise_variance import blockwise_moments
 from risegrad.theory.calibration import kappa, tau
@@ -49,8 +50,8 @@ def measure_speed(d: int, q: int, seed: int) -> Speed:
     The laws are equal, so only time is compared: that of one thread, which other work on the
     machine changes little; alternating spreads what it changes over both.
     """
-    g = even_gradient(d, generator(seed, "speed/gradient"))
-    draws = generator(seed, "speed")
+    g = even_gradient(d, generator_for(seed, "speed/gradient"))
+    draws = generator_for(seed, "speed")
 
     def run(sampler: Sampler) -> Callable[[], object]:
         return lambda: shaped(g, q, SAMPLES, draws, sampler=sampler)
@@ -73,7 +74,7 @@ DRAWS = 32
 
 def ratio_by_gradient(problem: Quadratic, q: int, block: int, seed: int) -> dict[str, float]:
     """Exact blockwise / global standard deviation of the damage for several gradients."""
-    draws = generator(seed, "sensitivity")
+    draws = generator_for(seed, "sensitivity")
     even = even_gradient(problem.d, draws)
     random = [ratio(problem, normals(draws, problem.d), q, block) for _ in range(DRAWS)]
     found = torch.tensor(random, dtype=torch.float64)

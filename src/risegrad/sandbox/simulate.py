@@ -5,7 +5,6 @@ Algorithm 1 with its ``q`` directions. The first is used where only the law of `
 second where the algorithm itself, or the operator ``P`` and not just ``P g``, is what is measured.
 """
 
-import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -17,12 +16,6 @@ from risegrad.theory.calibration import kappa
 from risegrad.theory.linear_algebra import quadratic
 
 CHUNK_NUMBERS = 1 << 18  # 2 MiB of float64 per temporary: in the cache; larger was slower
-
-
-def generator(seed: int, purpose: str) -> torch.Generator:
-    """A generator of its own for every purpose: panels do not depend on which ran before them."""
-    digest = hashlib.sha256(f"{seed}/{purpose}".encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
 @contextmanager

@@ -13,9 +13,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from risegrad.common.seeds import generator_for
 from risegrad.sandbox.damage_panels import exact_moments, std_with_error
 from risegrad.sandbox.quadratics import Quadratic, diagonal, leaning_gradient, rotated
-from risegrad.sandbox.simulate import damages, generator
+from risegrad.sandbox.simulate import damages
 from risegrad.sandbox.spectra import Spectrum
 from risegrad.theory.linear_algebra import quadratic
 
@@ -62,9 +63,9 @@ def measure_sweep(spectrum: Spectrum, d: int, q: int, samples: int, seed: int) -
     """Every point of the three courses; ``d`` is the largest dimension and that of the blocks."""
     found = []
     for course, problem, block in _plan(spectrum, d, seed):
-        g = leaning_gradient(problem, generator(seed, f"sweep/gradient/{problem.d}"))
+        g = leaning_gradient(problem, generator_for(seed, f"sweep/gradient/{problem.d}"))
         for queries in sorted({*QUERIES, q}):
-            draws = generator(seed, f"sweep/{course}/{problem.d}/{block}/{queries}")
+            draws = generator_for(seed, f"sweep/{course}/{problem.d}/{block}/{queries}")
             found.append(measure_point(course, problem, g, queries, block, samples, draws))
     return found
 
@@ -103,7 +104,10 @@ def _plan(spectrum: Spectrum, d: int, seed: int) -> Iterator[tuple[Course, Quadr
     for size in halved(d):
         if spectrum.fits(size):
             yield "dimensions", diagonal(spectrum, size), size
-    plain, turned = diagonal(spectrum, d), rotated(spectrum, d, generator(seed, "sweep/rotation"))
+    plain, turned = (
+        diagonal(spectrum, d),
+        rotated(spectrum, d, generator_for(seed, "sweep/rotation")),
+    )
     for block in halved(d):
         yield "blocks", plain, block
         yield "rotated blocks", turned, block

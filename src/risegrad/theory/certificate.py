@@ -80,6 +80,18 @@ class BoundCertificate:
         return self.signal.abs() > self.radius
 
 
+@dataclass(frozen=True)
+class SmoothingRisk:
+    """What estimating gradients from losses adds to a certificate; zero for exact gradients."""
+
+    smoothness: float = 0.0
+    """The Lipschitz constant of the loss's gradient."""
+    mu: float = 0.0
+    """The distance at which losses are taken."""
+    delta_mu: float | None = None
+    """The failure probability spent on it; needed where the other two are not zero."""
+
+
 def bound_certificate(
     H: Tensor,
     g: Tensor,
@@ -87,14 +99,11 @@ def bound_certificate(
     delta: float,
     eta: float = 1.0,
     constant: float = PROVEN_CONSTANT,
-    smoothness: float = 0.0,
-    mu: float = 0.0,
-    delta_mu: float | None = None,
+    smoothing: SmoothingRisk | None = None,
 ) -> BoundCertificate:
     """The sign certificate in the paper's form, ``C`` given (Corollary B.3, equation 32).
 
-    ``radius = B_q(delta) + B_mu/delta_mu``. With exact gradients ``smoothness`` or ``mu`` stays
-    zero; otherwise ``delta_mu`` is the failure probability spent on smoothing.
+    ``radius = B_q(delta) + B_mu/delta_mu``; without ``smoothing`` gradients are exact.
 
     >>> H = torch.diag(torch.tensor([0.0, 1.0]))
     >>> bound_certificate(H, torch.tensor([0.0, 1.0]), q=4, delta=0.1).certified.item()
@@ -103,10 +112,11 @@ def bound_certificate(
     level = check_probability("delta", delta)
     radius = deviation_bound(H, g, q, level, eta, constant)
     signal = damage_gap(H, g, q, eta)
-    scale = smoothing_damage_scale(H, g, q, smoothness, mu, eta, constant)
-    if smoothness * mu == 0:
+    risk = smoothing or SmoothingRisk()
+    scale = smoothing_damage_scale(H, g, q, risk.smoothness, risk.mu, eta, constant)
+    if risk.smoothness * risk.mu == 0:
         return BoundCertificate(signal, radius, 1 - level)
-    spent = check_probability("delta_mu", delta_mu)
+    spent = check_probability("delta_mu", risk.delta_mu)
     return BoundCertificate(signal, radius + scale / spent, max(0.0, 1 - level - spent))
 
 

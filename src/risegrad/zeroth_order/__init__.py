@@ -4,17 +4,15 @@ Everything happens in place and from seeds. Parameters, modules and the global r
 left as they were found; only ``.grad`` is written, so that any torch optimizer can step.
 """
 
-from risegrad.zeroth_order.conserve import Conserved, conserve
 from risegrad.zeroth_order.line_walk import RESTORES, Restore
-from risegrad.zeroth_order.spsa import VARIANTS, SpsaEstimate, Variant, spsa
+from risegrad.zeroth_order.spsa import VARIANTS, SpsaEstimate, SpsaSettings, Variant, spsa
 
 __all__ = [
     "RESTORES",
     "VARIANTS",
-    "Conserved",
     "Restore",
     "SpsaEstimate",
+    "SpsaSettings",
     "Variant",
-    "conserve",
     "spsa",
 ]

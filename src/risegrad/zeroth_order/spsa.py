@@ -56,18 +56,42 @@ class SpsaEstimate:
         return math.isfinite(self.norm)
 
 
+@dataclass(frozen=True)
+class SpsaSettings:
+    """How losses become an estimate.
+
+    >>> SpsaSettings(q=0)
+    Traceback (most recent call last):
+    ValueError: q must be an integer >= 1, got 0
+    """
+
+    q: int = 1
+    """Directions; each costs two losses (one in the one-sided variant)."""
+    epsilon: float = 1e-3
+    """How far along a direction the losses are taken."""
+    variant: Variant = "two-sided"
+    """``two-sided``, ``one-sided``, or ``sign``, which keeps only the sign of a slope."""
+    norm_matched: bool = False
+    """Multiply by ``kappa^(-1/2)``, with ``d`` the number of all perturbed elements."""
+    clip: float | None = None
+    """Bound of the norm over all parameters, after norm matching; None: no bound."""
+
+    def __post_init__(self) -> None:
+        check_positive_int("q", self.q)
+        check_number("epsilon", self.epsilon, above=0)
+        if self.clip is not None:
+            check_number("clip", self.clip, above=0)
+        _check_choices(self.variant, self.norm_matched)
+
+
 @torch.no_grad()
 def spsa(
     closure: Closure,
     params: Named,
+    settings: SpsaSettings | None = None,
     *,
-    q: int = 1,
-    epsilon: float = 1e-3,
     seed: int = 0,
     step: int = 0,
-    variant: Variant = "two-sided",
-    clip: float | None = None,
-    norm_matched: bool = False,
     restore: Restore = "copy",
     model: nn.Module | None = None,
 ) -> SpsaEstimate:
@@ -75,35 +99,30 @@ def spsa(
 
     ``params`` are (name, parameter) pairs; those that do not require a gradient are left alone.
     The directions depend on (``seed``, ``step``, name, position) only: count ``step`` up.
-    ``norm_matched`` multiplies by ``kappa^(-1/2)`` with ``d`` the number of all perturbed elements;
-    ``clip`` then bounds the norm over all parameters. With ``model``, its modes and buffers are
-    left as found. See ``docs/zeroth-order.md`` for variants, ``restore`` and non-finite losses.
+    With ``model``, its modes and buffers are left as found. See ``docs/zeroth-order.md`` for
+    variants, ``restore`` and non-finite losses.
 
     >>> weight = torch.nn.Parameter(torch.tensor([1.0, 2.0], dtype=torch.float64))
-    >>> estimate = spsa(lambda: 3 * weight.sum(), [("weight", weight)], q=200)
+    >>> settings = SpsaSettings(q=200)
+    >>> estimate = spsa(lambda: 3 * weight.sum(), [("weight", weight)], settings)
     >>> (weight.grad - 3).abs().max().item() < 1.5  # the exact gradient is [3, 3]
     True
     >>> weight.tolist()
     [1.0, 2.0]
     """
-    _check_choices(closure, variant, norm_matched)
-    q = check_positive_int("q", q)
-    epsilon = check_number("epsilon", epsilon, above=0)
-    clip = None if clip is None else check_number("clip", clip, above=0)
+    s = _check_call(closure, settings)
     seed, step = check_int("seed", seed), check_int("step", step)
     chosen = perturbed(params)
     draws = Draws(seed, step)
-    minus_offset = 0.0 if variant == "one-sided" else -epsilon
-    plus, minus = _losses(
-        closure, chosen, draws, q, (epsilon, minus_offset), restore, Surroundings(model, seed, step)
-    )
-    width = epsilon - minus_offset
+    offsets = (s.epsilon, 0.0 if s.variant == "one-sided" else -s.epsilon)
+    around = Surroundings(model, seed, step)
+    plus, minus = _losses(closure, chosen, draws, s.q, offsets, restore, around)
+    width = offsets[0] - offsets[1]
     projected = tuple((high - low) / width for high, low in zip(plus, minus, strict=True))
-    factor = mean_factor(chosen.d, q) / q if norm_matched else 1 / q
-    _write(chosen, draws, [_coefficient(slope, variant) * factor for slope in projected])
-    return SpsaEstimate(
-        plus, minus, projected, chosen.d, _clip([t.grad for t in chosen.tensors], clip)
-    )
+    factor = mean_factor(chosen.d, s.q) / s.q if s.norm_matched else 1 / s.q
+    _write(chosen, draws, [_coefficient(slope, s.variant) * factor for slope in projected])
+    length = _clip([t.grad for t in chosen.tensors], s.clip)
+    return SpsaEstimate(plus, minus, projected, chosen.d, length)
 
 
 def _losses(
@@ -164,9 +183,15 @@ def _clip(gradients: Sequence[Tensor | None], clip: float | None) -> float:
     return total
 
 
-def _check_choices(closure: object, variant: str, norm_matched: object) -> None:
+def _check_call(closure: object, settings: object) -> SpsaSettings:
     if not callable(closure):
         raise TypeError(f"closure must be callable, got {type(closure).__name__}")
+    if not isinstance(settings, SpsaSettings | None):
+        raise TypeError(f"settings must be SpsaSettings or None, got {type(settings).__name__}")
+    return settings or SpsaSettings()
+
+
+def _check_choices(variant: str, norm_matched: object) -> None:
     check_choice("variant", variant, VARIANTS)
     if not isinstance(norm_matched, bool):
         raise TypeError(f"norm_matched must be True or False, got {norm_matched!r}")

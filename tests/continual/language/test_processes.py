@@ -15,7 +15,7 @@ from risegrad.continual.session import silent
 RUN = """
 import json, os, sys, torch
 from pathlib import Path
-from risegrad.continual.run import perform, read_config
+from risegrad.continual.runs import perform, read_config
 torch.set_num_threads(1)
 found = perform(read_config(json.loads(sys.argv[1])), Path(sys.argv[2]), lambda news: None)
 Path(sys.argv[2], "result" + os.environ["RANK"]).write_text(json.dumps(found))

@@ -16,10 +16,10 @@ def test_the_table() -> None:
     assert str(handle) == "\n".join(
         [
             "Rise on gradient, seed 7",
-            "block         dimension     q      tau  mean factor",
-            "weight               20     4   0.8000       0.4000",
-            "bias                  7     4   0.5833       0.5774",
-            "temperature           1     4   0.1667       0.8165",
+            "block        dimension  q     tau  mean factor",
+            "weight              20  4  0.8000       0.4000",
+            "bias                 7  4  0.5833       0.5774",
+            "temperature          1  4  0.1667       0.8165",
             "3 blocks, 28 elements; mean factor 0.4000 to 0.8165 (median 0.5774); "
             "tau 0.1667 to 0.8000",
         ]

@@ -66,6 +66,8 @@ def overflowing():
 
 
 CASES = [
+    (lambda: remembered(layer=["0"]), TypeError,
+     "remember: 'layer' is unknown, did you mean 'layers'"),
     (lambda: remembered(batches=[]), ValueError, "batches must hold at least one batch, got none"),
     (lambda: remembered(batches=DATA, examples=11), ValueError,
      r"batches must hold 11 examples, got 10: give more, or pass examples=10 \(or None"),

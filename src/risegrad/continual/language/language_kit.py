@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -38,7 +37,6 @@ class LanguageKit:
     devices: Devices
     seed: int
     bucket: bool = True
-    cache: Path | None = None
     classifier: LabelHead | None = field(default=None, init=False)
     """Of an encoder only."""
     _answered: dict[tuple[int, str], Answered] = field(default_factory=dict, init=False)
@@ -96,7 +94,7 @@ class LanguageKit:
         return loss
 
     def _tokens(self, split: TextSplit) -> Answered:
-        prompts: Tokens = tokenized(self.model.tokenizer, split.prompts, self.limit, self.cache)
+        prompts: Tokens = tokenized(self.model.tokenizer, split.prompts, self.limit)
         self._check_positions(prompts)
         write = None if self.model.kind == "encoder" else self.written
         return Answered.of(prompts, split.answers, write, self.labels)

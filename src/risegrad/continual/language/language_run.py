@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from risegrad.common.atomic_files import cache_folder
 from risegrad.common.run_inputs import Reading
 from risegrad.common.settings import as_plain
 from risegrad.continual import metrics
@@ -158,6 +157,5 @@ def make_host(settings: LanguageRun, devices: Devices) -> LanguageHost:
         devices=devices,
         seed=settings.seed,
         bucket=settings.stream.bucket,
-        cache=cache_folder("tokens"),
     )
     return HOSTS[settings.host.name](kit, settings.host)

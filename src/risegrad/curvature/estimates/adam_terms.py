@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from risegrad.core.draws import mix
+from risegrad.core.draws import mix, numbered_generator
 from risegrad.core.rise_rule import shape
 from risegrad.curvature.estimates.estimated import Estimate
 from risegrad.curvature.estimates.gradient_terms import Tick
@@ -70,7 +70,7 @@ def rise_draw(space: Space, g: Tensor, seed: int) -> Tensor:
     """One RISE draw of a flat gradient, block by block."""
     parts = []
     for number, block in enumerate(space.blocks):
-        generator = torch.Generator(device=g.device).manual_seed(mix(seed, number))
+        generator = numbered_generator(seed, number, g.device)
         parts.append(shape(g[block.at], block.q, generator))
     return torch.cat(parts)
 

@@ -94,11 +94,6 @@ class Probes:
         scale = max(float(whole.abs().max()) for whole in wholes)
         return worst / scale if scale else 0.0
 
-    def trace_samples(self) -> Tensor:
-        """``tr H_bb`` as each probe sees it (K, B)."""
-        diagonals = [group.diagonal(dim1=1, dim2=2).mT for group in self.groups]
-        return torch.cat(diagonals) / self.scales.square()
-
     def _traces(self) -> Tensor:
         return torch.stack([g.diagonal(dim1=1, dim2=2).sum(-1) for g in self.groups]).sum(0)
 

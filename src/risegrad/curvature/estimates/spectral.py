@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -11,7 +12,12 @@ from torch import Tensor
 from risegrad.common.checks import check_number, check_positive_int
 from risegrad.curvature.estimates.estimated import Estimate
 from risegrad.curvature.estimates.probes import gaussian
-from risegrad.curvature.estimates.traces import Multiplies
+
+
+class Multiplies(Protocol):
+    """A square operator: ``@`` on a vector (d,) or on columns (d, K)."""
+
+    def __matmul__(self, v: Tensor, /) -> Tensor: ...
 
 
 def top_eigenvalue(operator: Multiplies, d: int, products: int = 20, seed: int = 0) -> Estimate:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from risegrad.common.checks import check_number, check_positive_int
+from risegrad.common.text_columns import text_columns
 from risegrad.core.blocks import listing
 from risegrad.curvature.memory.anchor import Anchor, anchor_of, layer_damages
 from risegrad.curvature.memory.covered_layers import all_layers
@@ -27,27 +28,22 @@ if TYPE_CHECKING:
 
 DAMPING = 0.3
 """The damping at which directions are counted."""
+HEAD = ("layer", "kind", "examples", "eff. dim of in x out", "bytes")
 
 
 def table(memory: Memory, damping: float = DAMPING) -> str:
-    wide = max(len(name) for name in memory)
-    head = [
-        f"memory of {len(memory)} layers, {size(memory.bytes)}, {_kept(memory)}",
-        f"{'layer':{wide}} {'kind':10} {'examples':>8} {'eff. dim of in x out':>24} {'bytes':>9}",
-    ]
-    rows = [_row(name.ljust(wide), layer, damping) for name, layer in memory.items()]
+    title = f"memory of {len(memory)} layers, {size(memory.bytes)}, {_kept(memory)}"
+    rows = [_row(name, layer, damping) for name, layer in memory.items()]
     tail = [f"effective dimension at damping {damping:g}"]
     if memory.uncovered:
         tail.append(f"not covered, left as plain training leaves it ({len(memory.uncovered)}):")
         tail += [f"  {name}: {reason}" for name, reason in memory.uncovered.items()]
-    return "\n".join(head + rows + tail)
+    return "\n".join([title, *text_columns([HEAD, *rows]), *tail])
 
 
-def _row(name: str, layer: LayerMemory, damping: float) -> str:
+def _row(name: str, layer: LayerMemory, damping: float) -> tuple[str, ...]:
     sides = [f"{side.effective_dimension(damping):.1f}/{side.dim}" for side in layer.parts.values()]
-    return (
-        f"{name} {layer.kind:10} {layer.examples:8d} {' x '.join(sides):>24} {size(layer.bytes):>9}"
-    )
+    return name, layer.kind, str(layer.examples), " x ".join(sides), size(layer.bytes)
 
 
 def _kept(memory: Memory) -> str:

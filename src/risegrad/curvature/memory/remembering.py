@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from risegrad.common.checks import check_int, check_positive_int
+from risegrad.common.settings import unknown
 from risegrad.core.blocks import listing
 from risegrad.core.draws import mix
 from risegrad.core.undisturbed import Buffer, Generators
@@ -35,6 +36,19 @@ Progress = Callable[[int, int | None], None]
 """Called with the examples seen and those asked for (None: all there are)."""
 
 
+class MemoryScope(TypedDict, total=False):
+    """What of a model is remembered, as further keywords of ``remember``."""
+
+    layers: Sequence[str] | None
+    """Patterns over layer names; None: all that is trained, or all if nothing is."""
+    exempt: Sequence[str]
+    """Patterns over layer names that are left out."""
+    strict: bool
+    """Every trained parameter must be covered (False)."""
+    budget: int
+    """Bytes for the memory where no rank is given (64 MiB)."""
+
+
 def remember(
     model: nn.Module,
     batches: Batches,
@@ -43,12 +57,9 @@ def remember(
     examples: int | None = 256,
     of: Of = "predictions",
     rank: int | None = None,
-    layers: Sequence[str] | None = None,
-    exempt: Sequence[str] = (),
-    strict: bool = False,
-    budget: int = BYTES,
     seed: int = 0,
     progress: Progress | None = None,
+    **scope: Unpack[MemoryScope],
 ) -> Memory:
     """The curvature of what the model makes of these examples, layer by layer.
 
@@ -56,13 +67,15 @@ def remember(
     ``predict(model, batch)`` reads any other form. Labels are not used, but -100 marks positions
     that do not count. ``examples``: how many are taken (None: all). ``of``: "predictions",
     "features", the name of a module, or a function of (model, batch) that gives features.
-    ``rank``: eigenpairs kept of each factor; None keeps as many as ``budget`` bytes allow.
-    ``layers`` and ``exempt`` are patterns over layer names; without them, all that is trained.
-    ``strict``: every trained parameter must be covered. The model is left as it was found.
+    ``rank``: eigenpairs kept of each factor; None keeps as many as a byte budget allows.
+    ``scope``: ``layers``, ``exempt``, ``strict`` and ``budget``, see ``MemoryScope``.
+    The model is left as it was found.
     """
     if examples is not None:
         check_positive_int("examples", examples)
-    found, uncovered = chosen_layers(model, layers, exempt)
+    _check_scope(scope)
+    strict, budget = scope.get("strict", False), scope.get("budget", BYTES)
+    found, uncovered = chosen_layers(model, scope.get("layers"), scope.get("exempt", ()))
     if strict and uncovered:
         raise ValueError(f"strict: {_reasons(uncovered)}")
     sizes = [n for layer in found.values() if layer.kind != "norm" for n in _factor_sizes(layer)]
@@ -78,6 +91,13 @@ def remember(
     uncovered |= {p: why for n, why in unreached.items() for p in _trained_in(model, n)}
     source = _source(model, of, counts, seed, "budget" if rank is None else rank)
     return Memory(memories, rank=kept, uncovered=uncovered, source=source)
+
+
+def _check_scope(scope: Mapping[str, object]) -> None:
+    for name in scope:
+        if name not in MemoryScope.__annotations__:
+            hint = unknown(name, list(MemoryScope.__annotations__))
+            raise TypeError(f"remember: {name!r} is {hint}")
 
 
 def _collect(

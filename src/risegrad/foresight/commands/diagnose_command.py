@@ -47,18 +47,23 @@ def execute(settings: ForesightSettings, out: Path, quiet: bool) -> int:
     from risegrad.core.shapers import Rise
     from risegrad.curvature.estimates.product_budget import ProductBudget
     from risegrad.foresight.diagnosis import diagnose
+    from risegrad.foresight.diagnosis_options import BatchLoss, Measurement
     from risegrad.foresight.diagnosis_page import diagnosis_page
     from risegrad.foresight.problem_builder import build
 
     folder = output_folder(out)
     s = settings.diagnosis
+    how = Measurement(
+        curvature=s.curvature,  # type: ignore[arg-type]
+        budget=ProductBudget.of(s.budget),
+        seed=s.seed,
+    )
     problem = build(settings)
     with counting(quiet, "curvature products") as progress:
         found = diagnose(
-            problem.model, problem.historical, problem.incoming, loss=problem.loss,
-            rise=Rise(**asdict(settings.rise)), step=s.step,
-            curvature=s.curvature,  # type: ignore[arg-type]
-            budget=ProductBudget.of(s.budget), seed=s.seed, progress=progress,
+            problem.model, problem.historical, problem.incoming,
+            rise=Rise(**asdict(settings.rise)), step=s.step, batch_loss=BatchLoss(problem.loss),
+            measurement=how, progress=progress,
         )  # fmt: skip
     write_json(folder / "diagnosis.json", found.to_dict())
     write_text(folder / "diagnosis.html", diagnosis_page(found))

@@ -68,7 +68,7 @@ def plan(args: argparse.Namespace) -> Callable[[], int]:
     if args.tensorboard and absent("tensorboard"):
         raise ValueError(lack("tensorboard", "lab", "--tensorboard"))
     if args.engine == "ray" and absent("ray"):
-        raise ValueError(lack("ray", "lab", "--engine ray"))
+        raise ValueError(lack("ray", "ray", "--engine ray"))
     experiment = load_experiment(args.experiment, overrides(args))
     grid = expand(experiment, workload.load(args.workload).read_config)
     cells = choose(grid, args.only)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
+from risegrad.common.text_columns import text_columns
 from risegrad.lab.report.report_parts import Chapter, Report
 from risegrad.pages.page_tables import Table, TableCell
 from risegrad.pages.page_text import MISSING, visible
@@ -33,18 +34,7 @@ def plain_table(table: Table) -> list[str]:
         for section in table.sections
         for line in section.lines
     ]
-    return _aligned([head, *body])
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            text.ljust(width) if i == 0 else text.rjust(width)
-            for i, (text, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    return text_columns([head, *body])
 
 
 def _cut(label: str) -> str:

@@ -115,4 +115,4 @@ def perform(plain: dict[str, Any], threads: int) -> tuple[str, str]:
 
 def _import() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
-    return need("ray", "lab", "--engine ray")
+    return need("ray", "ray", "--engine ray")

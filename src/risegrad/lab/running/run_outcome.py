@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from risegrad.common.intervals import spread
+from risegrad.common.text_columns import text_columns
 from risegrad.lab.experiments.run_cells import RunCell
 from risegrad.lab.records.record import Record, read_record
 from risegrad.lab.records.record_reader import RecordError
@@ -39,13 +40,5 @@ def _figure(metrics: Iterable[Mapping[str, float | None]], name: str) -> str:
 
 
 def columns(table: Sequence[Sequence[str]], right: bool = True) -> str:
-    """Text in columns: the first to the left, the others to the right (or all to the left)."""
-    table = [[visible(text) for text in row] for row in table]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = []
-    for row in table:
-        pairs = list(zip(row, widths, strict=True))
-        first, rest = pairs[0][0].ljust(widths[0]), pairs[1:]
-        cells = [text.rjust(width) if right else text.ljust(width) for text, width in rest]
-        lines.append("  ".join([first, *cells]).rstrip())
-    return "\n".join(lines)
+    """What files say, in columns, without characters that act instead of showing."""
+    return "\n".join(text_columns([[visible(text) for text in row] for row in table], right))

@@ -12,6 +12,7 @@ import numpy as np
 
 from risegrad.common.run_inputs import Hub, Local, Reading
 from risegrad.continual.data_notes import too_few, untested
+from risegrad.continual.example_picks import chosen, share
 from risegrad.continual.language.streams.benchmark_files import SUFFIXES, read_folder
 from risegrad.continual.language.streams.text_examples import (
     Example,
@@ -22,7 +23,6 @@ from risegrad.continual.language.streams.text_examples import (
 from risegrad.continual.language.streams.text_stream_settings import LanguageStreamSettings
 from risegrad.continual.language.streams.text_tasks import ORDERS, POOL, TextTask
 from risegrad.continual.stream import Stream, Task
-from risegrad.continual.vision.streams.image_picks import chosen, share
 
 HOLD_OUT, TRAIN, VALIDATION, TEST = range(4)  # purposes of choices: each has its own seed
 PURPOSES = {"train": TRAIN, "test": TEST}

@@ -14,12 +14,13 @@ import torch
 from risegrad.common.optional_imports import need
 from risegrad.common.run_inputs import Hub, Known, Local, Reading
 from risegrad.continual.data_notes import too_few, untested
+from risegrad.continual.example_picks import Indices, chosen, share
 from risegrad.continual.stream import Stream, Task
 from risegrad.continual.vision.streams.array_sources import cifar100, digits, npz
 from risegrad.continual.vision.streams.class_order import class_order, sessions
 from risegrad.continual.vision.streams.image_files import DOMAINS, domainnet, folder
 from risegrad.continual.vision.streams.image_hub import hub
-from risegrad.continual.vision.streams.image_picks import Indices, by_class, chosen, share
+from risegrad.continual.vision.streams.image_picks import by_class
 from risegrad.continual.vision.streams.image_split import ImageSplit
 from risegrad.continual.vision.streams.image_stream_settings import ImageStreamSettings
 from risegrad.continual.vision.streams.image_views import View

@@ -1,0 +1,58 @@
+"""What a diagnosis can be told beyond the step: how a batch gives a loss, and how to measure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from risegrad.common.checks import check_choice, check_int, check_number
+from risegrad.curvature.estimates.product_budget import ProductBudget
+from risegrad.curvature.operators.batch_forms import Predict
+from risegrad.curvature.operators.objective import Loss, check_loss
+from risegrad.curvature.operators.products import KINDS, Kind
+
+
+@dataclass(frozen=True)
+class BatchLoss:
+    """How a batch gives a loss, where its form does not say it."""
+
+    loss: Loss | None = None
+    """A module or a function of (prediction, target); None: cross-entropy."""
+    predict: Predict | None = None
+    """``predict(model, batch) -> (prediction, target)``; None: pairs, and mappings with labels."""
+
+    def __post_init__(self) -> None:
+        check_loss(self.loss)
+        if self.predict is not None and not callable(self.predict):
+            raise TypeError(f"predict must be a function, got {type(self.predict).__name__}")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """How curvature is measured.
+
+    >>> Measurement(damping=0.0)
+    Traceback (most recent call last):
+    ValueError: damping must be a finite number > 0, got 0.0
+    """
+
+    curvature: Kind = "ggn"
+    """``hessian`` (may be negative), ``ggn``, ``empirical-fisher`` or ``fisher``."""
+    damping: float | None = None
+    """Added to the curvature for the signal in flat directions; None: the average curvature."""
+    budget: ProductBudget = field(default_factory=ProductBudget)
+    """How many products with the curvature may be spent, and on what."""
+    seed: int = 0
+    """Of all random vectors."""
+
+    def __post_init__(self) -> None:
+        check_choice("curvature", self.curvature, KINDS)
+        if self.damping is not None:
+            check_number("damping", self.damping, above=0)
+        if not isinstance(self.budget, ProductBudget):
+            raise TypeError(f"budget must be a ProductBudget, got {type(self.budget).__name__}")
+        check_int("seed", self.seed)
+
+    @property
+    def positive(self) -> bool:
+        """Whether no direction can have negative curvature."""
+        return self.curvature != "hessian"
