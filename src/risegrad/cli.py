@@ -38,9 +38,11 @@ class CommandModule(Protocol):
     DESCRIPTION: str
     EXAMPLES: tuple[str, ...]
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the command's arguments."""
 
-    def plan(self, args: argparse.Namespace) -> Callable[[], int]: ...
+    def plan(self, args: argparse.Namespace) -> Callable[[], int]:
+        """Check the arguments and return the job, which returns the exit code."""
 
 
 COMMANDS: tuple[CommandModule, ...] = (
@@ -72,6 +74,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def build_parser() -> argparse.ArgumentParser:
+    """The parser of ``rise`` with all its subcommands."""
     parser = _Parser(
         prog="rise",
         description=DESCRIPTION,

@@ -77,6 +77,7 @@ def look_at(readings: Mapping[str, Reading]) -> Inputs:
 
 
 def describe(reading: Reading) -> dict[str, Any]:
+    """What a record says of one input: its name, its revision, or its content's hash."""
     if isinstance(reading, Known):
         return {"known": reading.name}
     if isinstance(reading, Hub):

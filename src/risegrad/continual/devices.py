@@ -46,6 +46,7 @@ class Devices:
         return items[self.rank :: self.count]
 
     def autocast(self) -> AbstractContextManager[Any]:
+        """A context in which torch computes in this precision."""
         if self.precision == "float32":
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=torch.bfloat16)

@@ -168,12 +168,19 @@ class RunSettings(Protocol):
     """What the settings of a run have in every domain."""
 
     @property
-    def loop(self) -> Loop: ...
+    def loop(self) -> Loop:
+        """How the loop goes: batch size, workers, checkpoints."""
+
     @property
-    def seed(self) -> int: ...
+    def seed(self) -> int:
+        """The seed of everything random in the run."""
+
     @property
-    def additions(self) -> Sequence[Any]: ...
-    def reads(self) -> dict[str, Reading]: ...
+    def additions(self) -> Sequence[Any]:
+        """The settings of the additions, in their order."""
+
+    def reads(self) -> dict[str, Reading]:
+        """What the run reads, by the name of the setting."""
 
 
 def learn_stream(

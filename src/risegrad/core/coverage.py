@@ -88,6 +88,8 @@ def _line(row: BlockRow, width: int) -> str:
 
 @dataclass(frozen=True)
 class Coverage:
+    """An optimizer's parameters, laid out in blocks."""
+
     layout: Layout
     tensors: list[Tensor]
     """One for each name of the layout."""
@@ -95,6 +97,7 @@ class Coverage:
     """What the optimizer held when this was made."""
 
     def is_current(self, optimizer: Optimizer) -> bool:
+        """Whether the optimizer still holds what it held then."""
         return self.present == _present(optimizer)
 
 

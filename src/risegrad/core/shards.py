@@ -54,6 +54,7 @@ class LocalPart:
 
     @property
     def stop(self) -> int:
+        """The position in the whole after the last local element."""
         return self.start + self.tensor.numel()
 
     def after(self, rows: int) -> LocalPart:

@@ -53,6 +53,7 @@ def _gradients(optimizer: Optimizer) -> list[Tensor]:
 
 
 def has_gradients(optimizer: Optimizer) -> bool:
+    """Whether any parameter of the optimizer has a gradient."""
     return bool(_gradients(optimizer))
 
 

@@ -42,6 +42,7 @@ GLOSSARY = (
 
 
 def diagnosis_page(found: Diagnosis, title: str = "Diagnosis before training") -> str:
+    """A diagnosis as one HTML file."""
     return html(Page(title, diagnosis_parts(found), glossary=GLOSSARY))
 
 

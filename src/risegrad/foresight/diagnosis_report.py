@@ -114,6 +114,7 @@ class Diagnosis:
 
     @property
     def d(self) -> int:
+        """How many parameters all blocks have together."""
         return sum(block.d for block in self.blocks)
 
     def to_dict(self) -> dict[str, Any]:

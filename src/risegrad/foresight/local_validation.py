@@ -45,6 +45,8 @@ def silent(stage: str, detail: str) -> None:
 
 @dataclass(frozen=True)
 class LocalResult:
+    """What a local validation found, checkpoint by checkpoint."""
+
     settings: ForesightSettings
     parameters: int
     blocks: int
@@ -53,10 +55,12 @@ class LocalResult:
 
     @property
     def outcomes(self) -> list[Outcome]:
+        """The outcomes of all checkpoints."""
         return [outcome for point in self.checkpoints for outcome in point.outcomes]
 
     @property
     def curvatures(self) -> tuple[str, ...]:
+        """The kinds of curvature that were compared."""
         return self.settings.validation.curvatures
 
     def agreements(self, steps: int | None = None) -> list[Agreement]:

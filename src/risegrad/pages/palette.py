@@ -16,6 +16,8 @@ NEUTRAL = "#8792a2"
 
 @dataclass(frozen=True)
 class Mark:
+    """The look of one method."""
+
     colour: str
     shape: str
 

@@ -22,6 +22,7 @@ class Quadratic:
 
     @property
     def d(self) -> int:
+        """The dimension."""
         return len(self.eigenvalues)
 
     def gradient_with_curvature(self, curvature: float) -> Tensor:

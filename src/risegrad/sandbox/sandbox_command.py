@@ -43,6 +43,7 @@ spiked:K,RATIO (K values RATIO times the rest) or file:PATH (default powerlaw:1)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``rise sandbox``."""
     out = "folder for the results, made if need be (default %(default)s)"
     parser.add_argument("--out", default="out/sandbox", metavar="DIR", help=out)
     for name, text in NUMBERS.items():

@@ -148,6 +148,7 @@ def perform(settings: LanguageRun, folder: Path, report: Report) -> dict[str, An
 
 
 def make_host(settings: LanguageRun, devices: Devices) -> LanguageHost:
+    """The host with its stream, its model and everything else that the settings describe."""
     kit = LanguageKit(
         stream=build_stream(settings.stream),
         model=load_model(settings.model),

@@ -35,6 +35,7 @@ class Tokens:
         return self.ids[self.offsets[index] : self.offsets[index + 1]].long()
 
     def lengths(self) -> list[int]:
+        """How many tokens each text has."""
         return self.offsets.diff().tolist()
 
 

@@ -175,6 +175,7 @@ def perform(settings: VisionRun, folder: Path, report: Report) -> dict[str, Any]
 
 
 def make_host(settings: VisionRun, devices: Devices) -> VisionHost:
+    """The host with its stream, its backbone and everything else that the settings describe."""
     stream = build_stream(settings.stream)
     vit = load_backbone(settings.model, settings.stream.image_size, settings.seed)
     if settings.model.base_epochs:

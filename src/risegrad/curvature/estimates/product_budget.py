@@ -77,6 +77,7 @@ class ProductBudget:
         return len(space.blocks) <= self.gradients
 
     def gradient_products(self, space: Space) -> int:
+        """How many products the terms of the gradient take."""
         return len(space.blocks) if self.exact(space) else self.signs + 2
 
     def most(self, space: Space) -> int:

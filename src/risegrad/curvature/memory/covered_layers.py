@@ -43,6 +43,7 @@ class Layer:
 
     @property
     def trained(self) -> bool:
+        """Whether any parameter of the layer is trained."""
         return any(p.requires_grad for p in self.module.parameters())
 
 

@@ -42,6 +42,7 @@ class Predictor(nn.Module):
         self.predict = predict
 
     def forward(self, item: dict[str, Any]) -> Tensor:
+        """The model's prediction for one batch."""
         return self.predict(self.model, item["batch"])[0]
 
 
@@ -55,6 +56,7 @@ class MeanLoss(nn.Module):
         self.function = function
 
     def forward(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """The loss of a prediction."""
         return self.function(prediction, target)
 
 
@@ -85,6 +87,7 @@ class Objective:
 
     @property
     def weights(self) -> list[float]:
+        """The weight of each batch in the whole loss."""
         total = sum(self.sizes) if self.loss.reduction == "mean" else 1
         return [size / total if self.loss.reduction == "mean" else 1.0 for size in self.sizes]
 

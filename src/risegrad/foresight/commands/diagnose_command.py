@@ -32,6 +32,7 @@ EXAMPLES: tuple[str, ...] = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``rise diagnose``."""
     add_paths(parser)
     add_output(parser, "out/diagnosis")
 

@@ -27,6 +27,7 @@ EXAMPLES: tuple[str, ...] = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``rise local``."""
     add_paths(parser)
     add_output(parser, "out/local")
 

@@ -24,12 +24,15 @@ class Argument:
 
 @dataclass(frozen=True)
 class Command:
+    """A subcommand as a shell needs to know it; the root has an empty name."""
+
     name: str
     help: str
     arguments: tuple[Argument, ...]
 
     @property
     def options(self) -> list[str]:
+        """All its flags."""
         return [flag for argument in self.arguments for flag in argument.flags]
 
 
@@ -58,6 +61,7 @@ def _arguments(parser: argparse.ArgumentParser) -> Iterator[Argument]:
 
 
 def script(parser: argparse.ArgumentParser, shell: str) -> str:
+    """The completion script of a shell for this parser."""
     return SHELLS[shell](describe(parser))
 
 
@@ -96,6 +100,7 @@ BASH_KINDS = {
 
 
 def bash(commands: tuple[Command, ...]) -> str:
+    """The script for bash."""
     values, bodies = [], []
     names = [command.name for command in commands if command.name]
     for command in commands:
@@ -151,6 +156,7 @@ ZSH_KINDS = {
 
 
 def zsh(commands: tuple[Command, ...]) -> str:
+    """The script for zsh."""
     root, *below = commands
     cases = [
         f"                {c.name}) _arguments {' '.join(map(_zsh_argument, c.arguments))} ;;"
@@ -177,6 +183,7 @@ def _zsh_argument(argument: Argument) -> str:
 
 
 def fish(commands: tuple[Command, ...]) -> str:
+    """The script for fish."""
     lines = [
         "# fish completion for rise; rise completion fish > ~/.config/fish/completions/rise.fish",
         "complete -c rise -f",
@@ -230,11 +237,14 @@ EXAMPLES: tuple[str, ...] = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``rise completion``."""
     shells = ["bash", "zsh", "fish"]
     parser.add_argument("shell", choices=shells, metavar="SHELL", help=", ".join(shells))
 
 
 def plan(args: argparse.Namespace) -> Callable[[], int]:
+    """The job: print the script."""
+
     def job() -> int:
 
         print(script(args.root, args.shell), end="")

@@ -9,6 +9,7 @@ OUT = "out/runs"
 
 
 def add_experiment(parser: argparse.ArgumentParser) -> None:
+    """The experiment, and the arguments that change or choose its runs."""
     text = "the name of an experiment ('rise list experiments') or a TOML file"
     parser.add_argument("experiment", metavar="EXPERIMENT", help=text)
     out = "folder of the runs (default %(default)s)"
@@ -23,6 +24,7 @@ def add_experiment(parser: argparse.ArgumentParser) -> None:
 
 
 def overrides(args: argparse.Namespace) -> list[str]:
+    """The values of ``--set`` and ``--seeds`` as ``key=value``."""
     if args.seeds is None:
         return list(args.set)
     try:

@@ -32,6 +32,7 @@ SECONDS = "seconds"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``rise show``."""
     add_experiment(parser)
     text = "also how long the work takes on this machine, from a few timed steps"
     parser.add_argument("--time", action="store_true", help=text)
@@ -39,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def plan(args: argparse.Namespace) -> Callable[[], int]:
+    """Read the experiment and return the job."""
     from risegrad.lab.experiments.experiment_file import load_experiment
     from risegrad.lab.experiments.run_cells import choose, expand
     from risegrad.lab.running import workload
@@ -52,6 +54,7 @@ def plan(args: argparse.Namespace) -> Callable[[], int]:
 def execute(
     experiment: "Experiment", cells: "Sequence[RunCell]", work: "Workload", args: argparse.Namespace
 ) -> int:
+    """Print the runs, their state and what they cost, and return the exit code."""
     from risegrad.lab.running.run_folder import placed
 
     cells = placed(cells, args.out)

@@ -66,6 +66,7 @@ class RowTable(Sections):
 
     @property
     def variants(self) -> int:
+        """How many rows it becomes: one for each combination of varied values."""
         return math.prod(len(values) for values in self.vary.values())
 
 

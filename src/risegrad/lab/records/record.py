@@ -52,6 +52,8 @@ class TableRow:
 
 @dataclass(frozen=True)
 class TaskRecord:
+    """One task: its name, its classes and its sizes."""
+
     name: str
     classes: tuple[str, ...] = ()
     train: int = 0
@@ -70,11 +72,14 @@ class ScoreRecord:
     union: tuple[float | None, ...] = ()
 
     def at(self, t: int, i: int) -> float | None:
+        """The score of task ``i`` after session ``t``; None if it has none."""
         return self.matrix[t][i] if i < len(self.matrix[t]) else None
 
 
 @dataclass(frozen=True)
 class Loss:
+    """The mean training loss of one epoch."""
+
     task: int
     epoch: int
     loss: float | None
@@ -124,6 +129,8 @@ class Identity:
 
 @dataclass(frozen=True)
 class Record:
+    """Everything that one run left behind."""
+
     path: Path
     id: str
     identity: Identity

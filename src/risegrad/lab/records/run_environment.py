@@ -18,6 +18,7 @@ PACKAGES = (
 
 
 def environment() -> dict[str, Any]:
+    """Python, system, device, threads and the versions of the packages that matter."""
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),

@@ -27,9 +27,11 @@ class PaperGroup:
     apart: tuple[str, ...]
 
     def rows(self, table: PaperTable) -> list[ResultRow]:
+        """Our rows that belong in this column of the paper's table."""
         return [row for row in _in_column(table, self) if row.apart == self.apart]
 
     def title(self, table: PaperTable) -> str:
+        """What stands above the column."""
         name = self.experiment.name
         return name if self.apart else f"{table.columns[self.column]} ({name})"
 

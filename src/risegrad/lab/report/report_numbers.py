@@ -11,6 +11,7 @@ from risegrad.lab.report.result_rows import ResultRow
 
 
 def numbers(report: Report) -> dict[str, Any]:
+    """The report as plain data."""
     return {
         "experiments": [_chapter(chapter) for chapter in report.chapters],
         "left_out": list(report.left_out),

@@ -18,6 +18,8 @@ STARTS, LOG, CHECKPOINTS = "starts.txt", "log.txt", "checkpoints"
 
 
 class State(Enum):
+    """What a run's folder says about it."""
+
     NEW = "new"
     INTERRUPTED = "interrupted"
     FAILED = "failed"
@@ -30,9 +32,12 @@ class Wanted(Protocol):
     """What a run is looked up by."""
 
     @property
-    def id(self) -> str: ...
+    def id(self) -> str:
+        """The run's identifier."""
+
     @property
-    def basis(self) -> Mapping[str, Any]: ...
+    def basis(self) -> Mapping[str, Any]:
+        """What the identifier was made from."""
 
 
 def look(folder: Path, wanted: Wanted) -> tuple[State, str]:

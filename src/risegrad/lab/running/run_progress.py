@@ -88,6 +88,7 @@ class Scalars:
         self.writer = SummaryWriter(str(folder / "tensorboard"))
 
     def add(self, known: Mapping[str, Any], news: Mapping[str, Any]) -> None:
+        """Write the news that TensorBoard can draw."""
         for tag in self.TAGS:
             value = news.get(tag)
             if isinstance(value, int | float):
@@ -95,6 +96,7 @@ class Scalars:
                 self.writer.add_scalar(tag, value, step)
 
     def close(self) -> None:
+        """Write what is left and close the file."""
         self.writer.close()
 
 

@@ -39,6 +39,8 @@ class Unwritable(RuntimeError):
 
 @dataclass
 class Running:
+    """A run that is on its way."""
+
     cell: RunCell
     folder: Path
     since: float
@@ -60,16 +62,23 @@ class Tally:
 
     @property
     def left(self) -> int:
+        """How many runs have not ended yet."""
         return self.total - self.before - self.done - len(self.failed)
 
 
 class Watcher(Protocol):
-    def say(self, text: str) -> None: ...
+    """Who is told how the runs go."""
 
-    def tick(self, tally: Tally) -> None: ...
+    def say(self, text: str) -> None:
+        """Show one line of text."""
+
+    def tick(self, tally: Tally) -> None:
+        """Show the current state; called often."""
 
 
 class Schedule:
+    """Starts the runs of a grid on an engine and keeps the tally."""
+
     def __init__(
         self,
         cells: Sequence[RunCell],

@@ -25,6 +25,7 @@ def thread_limits(threads: int) -> dict[str, str]:
 
 
 def main() -> int:
+    """Read one order, do it, and answer how it ended."""
     answer = os.dup(1)
     os.dup2(2, 1)
     order = RunOrder(**json.loads(sys.stdin.readline()))

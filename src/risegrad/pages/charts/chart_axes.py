@@ -83,6 +83,7 @@ def ends(mean: float, sd: float | None, within: Sequence[float]) -> tuple[float,
 
 
 def linear(within: Sequence[float]) -> alt.Scale:
+    """A scale over exactly this range."""
     return alt.Scale(domain=list(within), zero=False, nice=False)
 
 
@@ -95,6 +96,7 @@ def upward(title: str) -> alt.Axis:
 
 
 def across(title: str) -> alt.Axis:
+    """A horizontal axis."""
     return alt.Axis(title=title, grid=False, tickCount=7, titlePadding=8, titleAnchor="end")
 
 

@@ -20,11 +20,14 @@ FIELD = re.compile(
 
 @dataclass(frozen=True)
 class Example:
+    """One text and its label, as the source has them."""
+
     sentence: str
     label: str
 
     @property
     def empty(self) -> bool:
+        """Whether nothing is left of the sentence without the names of its fields."""
         return not FIELD.sub("", self.sentence).strip()
 
 
