@@ -25,8 +25,8 @@ Closure = Callable[[], Tensor | float]
 _EVALUATION = 0x5EED  # sets the numbers of evaluations apart from those of directions
 
 
-class Surroundings:
-    """Everything as it was found, given back after each evaluation."""
+class LossEvaluator:
+    """Evaluates a loss and leaves everything else as it was: random states, modes, buffers."""
 
     def __init__(self, model: nn.Module | None, seed: int, step: int) -> None:
         if model is not None and not isinstance(model, nn.Module):

@@ -189,18 +189,18 @@ def _updates(
         (eta, count, displacement(bench, rule, eta, count, seed, g))
         for count in steps if count > 1 for eta in sizes
     ]  # fmt: skip
-    on_line, *bends = bent(bench, [line, *(move for *_, move in several)])
-    found = [Update(*made, damage) for made, damage in zip(several, bends, strict=True)]
+    on_line, *damages = damages_of(bench, [line, *(move for *_, move in several)])
+    found = [Update(*made, damage) for made, damage in zip(several, damages, strict=True)]
     if 1 in steps:
         # One step is a line: a single product serves all sizes.
         found += [
-            Update(eta, 1, eta * line, {name: eta**2 * bend for name, bend in on_line.items()})
+            Update(eta, 1, eta * line, {name: eta**2 * damage for name, damage in on_line.items()})
             for eta in sizes
         ]
     return found
 
 
-def bent(bench: Bench, moves: Sequence[Tensor]) -> list[dict[str, float]]:
+def damages_of(bench: Bench, moves: Sequence[Tensor]) -> list[dict[str, float]]:
     """``D'HD/2`` of every move, by curvature."""
     stacked = torch.stack(list(moves), 1)
     found = {

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from risegrad.common.checks import check_int, check_number
 from risegrad.core.parameter_names import Named
-from risegrad.core.undisturbed import Closure, Surroundings
+from risegrad.core.undisturbed import Closure, LossEvaluator
 from risegrad.zeroth_order.line_walk import Restore, walking
 from risegrad.zeroth_order.perturbed import perturbed
 
@@ -58,13 +58,13 @@ def conserve(
     tensors = perturbed(params).tensors
     gradients = _gradients(tensors)
     along = gradients.__getitem__
-    surroundings = Surroundings(model, check_int("seed", seed), check_int("step", step))
+    evaluator = LossEvaluator(model, check_int("seed", seed), check_int("step", step))
     with walking(tensors, restore) as walk:
-        stay = surroundings.loss(closure)
+        stay = evaluator.loss(closure)
         walk.to(-lr, along)
-        forward = surroundings.loss(closure)
+        forward = evaluator.loss(closure)
         walk.to(lr, along)
-        back = surroundings.loss(closure)
+        back = evaluator.loss(closure)
     weight = _best(forward, stay, back)
     for gradient in gradients:
         gradient.mul_(weight)

@@ -57,7 +57,7 @@ class StackedLora(PeftLinear):
 
     @property
     def scale(self) -> float:
-        """LoRA's factor, ``alpha / r``."""
+        """LoRA's factor: the adapter adds ``scale * B A x``."""
         return float(self.scaling[ADAPTER])
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:

@@ -110,7 +110,7 @@ class Frontier:
         )
 
     def compare(self, method: str, level: float | None = None) -> EqualLearning:
-        """One method against the reference, at ``level`` or where their ranges overlap."""
+        """One method beside the reference, by default at the most learning that both reach."""
         check_choice("method", method, self.curves)
         return compare(self.curves[method], self.reference, level)
 

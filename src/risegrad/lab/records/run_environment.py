@@ -45,7 +45,7 @@ def git() -> dict[str, Any]:
     try:
         top = Path(_git(here.parent, "rev-parse", "--show-toplevel")).resolve()
         # Installed into an environment inside another project's checkout, that one is not ours.
-        if top / "src" / here.relative_to(here.parents[2]) != here:
+        if top / "src" / here.relative_to(here.parents[3]) != here:
             return {}
         commit = _git(here.parent, "rev-parse", "HEAD")
         dirty = _git(here.parent, "status", "--porcelain", "--untracked-files=all", "--", ":/src")

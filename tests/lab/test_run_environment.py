@@ -21,7 +21,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    file = tmp_path / "src" / "risegrad" / "lab" / "surroundings.py"
+    file = tmp_path / "src" / "risegrad" / "lab" / "records" / "run_environment.py"
     file.parent.mkdir(parents=True)
     file.touch()
     git(tmp_path, "init", "--quiet")
@@ -62,7 +62,9 @@ def test_git_is_asked_about_the_source_and_nothing_else(
 def test_an_environment_within_another_checkout_is_not_of_it(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    installed = checkout / ".venv" / "site-packages" / "risegrad" / "lab" / "surroundings.py"
+    installed = (
+        checkout / ".venv" / "site-packages" / "risegrad" / "lab" / "records" / "run_environment.py"
+    )
     installed.parent.mkdir(parents=True)
     installed.touch()
     git(checkout, "add", ".")
