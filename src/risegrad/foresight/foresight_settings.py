@@ -94,7 +94,7 @@ class DiagnosisSettings:
     curvature: str = "ggn"
     seed: int = 0
     budget: Mapping[str, Any] = field(default_factory=dict)
-    """fields of ``risegrad.curvature.Budget``"""
+    """fields of ``risegrad.curvature.ProductBudget``"""
 
 
 @dataclass(frozen=True)
