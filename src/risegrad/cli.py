@@ -59,7 +59,7 @@ COMMANDS: tuple[CommandModule, ...] = (
 
 DESCRIPTION = """\
 RISE replaces each block of an exact gradient by a randomized shape of it, so that a model adapts
-to a new task with less exposure of what it knew. This command runs what the project can show.
+to a new task with less exposure of what it knew. This command runs experiments and reports.
 
 An experiment is a TOML file: a stream of tasks, a model, and one row per way of learning. 'list'
 names what there is, 'show' says what would run, 'run' does it and can be stopped and repeated at

@@ -90,6 +90,6 @@ def _device(name: str) -> torch.device:
 
 
 def _backend(device: torch.device) -> str:
-    """gloo where processes share an accelerator, which NCCL and the like refuse."""
+    """gloo where processes share an accelerator, which NCCL and similar backends refuse."""
     alone = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) <= torch.accelerator.device_count()
     return dist.get_default_backend_for_device(device) if alone else "gloo"

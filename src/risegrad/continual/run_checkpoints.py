@@ -72,7 +72,7 @@ class Checkpoints:
         if others:
             raise ValueError(
                 f"the checkpoints in {self.folder} are of a run with other inputs or settings: "
-                f"{', '.join(others)}; remove that folder to begin anew"
+                f"{', '.join(others)}; remove that folder to start again"
             )
 
     def _path(self, number: int) -> Path:

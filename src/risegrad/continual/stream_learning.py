@@ -1,4 +1,4 @@
-"""The loop over a stream: learn a task, score it and all before it, keep a checkpoint, go on."""
+"""The loop over a stream: learn a task, score it and all before it, keep a checkpoint, continue."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ class RunSettings(Protocol):
 def learn_stream(
     host: Host, tasks: int, settings: RunSettings, devices: Devices, folder: Path, report: Report
 ) -> History:
-    """Take a host through its stream; checkpoints lie in ``folder/checkpoints``."""
+    """Take a host through its stream; checkpoints are in ``folder/checkpoints``."""
     return Learner(
         host,
         tasks,

@@ -1,4 +1,4 @@
-"""A tensor's local elements and where they stand in the whole, for plain and sharded tensors.
+"""A tensor's local elements and their place in the whole, for plain and sharded tensors.
 
 FSDP2 gives DTensors. Shaping one needs three things: the local elements, their positions in the
 whole (so that a shard draws its own part of the noise), and the processes over which squared norms

@@ -107,7 +107,7 @@ class Diagnosis:
     products: int
     probes: int
     exact_directions: bool
-    """whether every block's gradient had a product of its own"""
+    """whether every block's gradient had its own product"""
     asymmetry: float
     """of the products with probes, relative: what rounding left"""
     verdicts: tuple[str, ...] = ()

@@ -97,7 +97,7 @@ class LocalResult:
 def run_local(
     settings: ForesightSettings, tick: Tick = silent, kept: Path | None = None
 ) -> LocalResult:
-    """Build, learn, measure at every checkpoint; those that lie in the folder ``kept`` are read."""
+    """Build, learn, measure at every checkpoint; those that are in the folder ``kept`` are read."""
     started = time.perf_counter()
     tick("model and data", "")
     problem = build(settings)

@@ -95,7 +95,7 @@ class Page:
     """one line below the title"""
     warnings: tuple[ItemList, ...] = ()
     glossary: tuple[tuple[str, str], ...] = ()
-    """abbreviations and what they stand for"""
+    """abbreviations and what they mean"""
     numbers: dict[str, Any] = field(default_factory=dict)
     """plain data that the page offers to save"""
 

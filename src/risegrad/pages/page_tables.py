@@ -45,7 +45,7 @@ class Column:
 
     @property
     def words(self) -> str:
-        """What the title stands for, and which way is better."""
+        """What the title means, and which way is better."""
         return "; ".join(filter(None, [self.explanation, DIRECTIONS.get(self.better, "")]))
 
 

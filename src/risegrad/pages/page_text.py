@@ -14,7 +14,7 @@ _INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 @lru_cache(maxsize=4096)
 def visible(text: str) -> str:
-    """One line without characters that act instead of showing: terminal codes, bidi overrides."""
+    """One line without control characters, such as terminal codes and bidi overrides."""
     return _harmless(re.sub(r"\s+", " ", text))
 
 

@@ -134,7 +134,7 @@ def check_folder(folder: Path) -> None:
     if missing:
         raise FileNotFoundError(
             f"model.weights {str(folder.absolute())!r} could not be loaded: it must have "
-            f"{' and '.join(missing)}, which it has not"
+            f"{' and '.join(missing)}, which are missing"
         )
 
 

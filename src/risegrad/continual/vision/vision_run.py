@@ -166,7 +166,7 @@ def seconds(settings: VisionRun) -> float:
 
 
 def perform(settings: VisionRun, folder: Path, report: Report) -> dict[str, Any]:
-    """Learn the stream, going on from what lies in ``folder``."""
+    """Learn the stream, continuing from what is in ``folder``."""
     devices = Devices(settings.loop.precision, settings.loop.device)
     host = make_host(settings, devices)
     stream = host.kit.stream

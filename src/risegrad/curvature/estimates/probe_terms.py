@@ -30,7 +30,7 @@ FLOOR = 0.1
 
 @dataclass(frozen=True)
 class ProbeTerms:
-    """``tr H_bb`` (B) and ``|H_bc|_F^2`` (B, B), on whose diagonal stands ``tr H_bb^2``."""
+    """``tr H_bb`` (B) and ``|H_bc|_F^2`` (B, B), with ``tr H_bb^2`` on its diagonal."""
 
     trace: Tensor
     norms: Tensor

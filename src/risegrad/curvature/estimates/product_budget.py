@@ -73,7 +73,7 @@ class ProductBudget:
         return min(MOST_GROUP, room)
 
     def exact(self, space: Space) -> bool:
-        """Whether every block's gradient gets a product of its own."""
+        """Whether every block's gradient gets its own product."""
         return len(space.blocks) <= self.gradients
 
     def gradient_products(self, space: Space) -> int:

@@ -149,7 +149,7 @@ def _matching(argument: str, layers: dict[str, Layer], patterns: Sequence[str]) 
 
 
 def _tied(model: nn.Module, layers: dict[str, Layer]) -> dict[str, str]:
-    """Layers whose own weight is trained in two places: its curvature is no single product."""
+    """Layers whose own weight is trained in two places: its curvature is not a single product."""
     homes: dict[int, list[str]] = {}
     for name, module in model.named_modules():
         for tensor in module._parameters.values():

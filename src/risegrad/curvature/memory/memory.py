@@ -234,7 +234,7 @@ class Memory(Mapping[str, LayerMemory]):
         return torch.stack([*found.values()]).sum()
 
     def damage(self, before: Anchor, after: nn.Module) -> dict[str, float]:
-        """The same as numbers, by layer: the rise per prediction that the memory foretells."""
+        """The same as numbers, by layer: the increase per prediction that the memory predicts."""
         with torch.no_grad():
             found = layer_damages(self, after, before)
         return {name: float(value) for name, value in found.items()}

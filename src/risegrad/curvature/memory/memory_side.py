@@ -52,7 +52,7 @@ class Side:
         raise NotImplementedError
 
     def effective_dimension(self, damping: float) -> float:
-        """How many directions stand above the damping: ``tr F/t (F/t + damping)^-1``."""
+        """How many directions are above the damping: ``tr F/t (F/t + damping)^-1``."""
         raise NotImplementedError
 
     def plus(self, other: Side, weight: float = 1.0) -> Side:

@@ -34,7 +34,7 @@ Batches = Iterable[Any]
 
 
 class Predictor(nn.Module):
-    """The model as curvlinops wants it: one argument in, the prediction out."""
+    """The model as curvlinops needs it: one argument in, the prediction out."""
 
     def __init__(self, model: nn.Module, predict: Predict) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class Objective:
         return [size / total if self.loss.reduction == "mean" else 1.0 for size in self.sizes]
 
     def data(self) -> list[tuple[dict[str, Any], Tensor]]:
-        """Pairs as curvlinops reads them; the batch rides in a mapping, whatever its form."""
+        """Pairs as curvlinops reads them; the batch is put into a mapping, whatever its form."""
         sized = zip(self.batches, self.sizes, self.targets, strict=True)
         return [({"batch": batch, "size": size}, target) for batch, size, target in sized]
 

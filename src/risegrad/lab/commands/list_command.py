@@ -1,4 +1,4 @@
-"""``rise list``: the names that experiment files can use, and the experiments that come along."""
+"""``rise list``: what experiment files can name, and the experiments of the package."""
 
 import argparse
 import importlib
@@ -8,7 +8,7 @@ from shutil import get_terminal_size
 
 NAME = "list"
 SUMMARY = "list hosts, rules, streams, additions and experiments, one line each"
-DESCRIPTION = "Lists what an experiment file can name, and the experiments that come along."
+DESCRIPTION = "Lists what an experiment file can name, and the experiments of the package."
 EXAMPLES: tuple[str, ...] = ("rise list", "rise list experiments", "rise list rules")
 
 KINDS = ("hosts", "rules", "streams", "additions", "experiments")

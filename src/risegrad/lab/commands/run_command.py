@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from risegrad.lab.running.run_schedule import Tally
 
 NAME = "run"
-SUMMARY = "run an experiment: every row, every seed; goes on where it was stopped"
+SUMMARY = "run an experiment: every row, every seed; continues where it stopped"
 DESCRIPTION = """\
 Runs what an experiment file describes, each row with each seed, in processes on this machine or on
-Ray. A finished run is not repeated, an interrupted one goes on from its last checkpoint, a failed
+Ray. A finished run is not repeated, an interrupted one continues from its last checkpoint, a failed
 one does not stop the others. Several 'rise run' on the same folder share the work. Each run has a
 folder DIR/EXPERIMENT/ROW-SEED-ID with its record.json, log.txt and checkpoints.
-Before the first run, data, weights, packages and room for the whole experiment are looked for, and
-whatever is missing is said at once.
+Before the first run it checks that data, weights, packages and disk space for the whole experiment
+are there, and lists everything that is missing.
 Exit codes: 0 all done, 1 some failed, 2 a mistake in the arguments or the file, or something that
 the runs need is missing, 130 stopped."""
 EXAMPLES: tuple[str, ...] = (

@@ -18,7 +18,7 @@ NAME = "show"
 SUMMARY = "show the runs of an experiment, which are done, and how much work they are"
 DESCRIPTION = """\
 Expands an experiment into its runs, one per row, varied value and seed, without running anything:
-label, seed, id, what the folder of runs has of it, and an estimate of the work that is left. With
+label, seed, id, whether it is done, and an estimate of the work that is left. With
 --time, a few steps of each model are timed, which tells how long that work takes here. With --json,
 everything including the full configuration of each run."""
 EXAMPLES: tuple[str, ...] = (

@@ -45,7 +45,7 @@ SECTIONS = tuple(f.name for f in fields(Sections))
 
 @dataclass(frozen=True, kw_only=True)
 class RowTable(Sections):
-    """One ``[[rows]]``: what differs from the defaults, and where it stands in the table."""
+    """One ``[[rows]]``: what differs from the defaults, and its place in the table."""
 
     label: str
     section: str = ""

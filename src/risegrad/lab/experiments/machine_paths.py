@@ -1,4 +1,4 @@
-"""Paths of this machine: full ones for workers, which may stand elsewhere, and none for records."""
+"""Paths of this machine: full ones for workers, which may run elsewhere, and none for records."""
 
 import re
 from collections.abc import Mapping

@@ -114,7 +114,7 @@ class JsonPart:
 
 
 def deeper_than(levels: int, content: Any) -> bool:
-    """Whether lists and objects are nested deeper than this; without recursion of its own."""
+    """Whether lists and objects are nested deeper than this; found without recursion."""
     inner = [content]
     for _ in range(levels):
         inner = [item for one in inner if isinstance(one, dict | list) for item in _items(one)]

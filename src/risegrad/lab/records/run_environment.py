@@ -40,7 +40,7 @@ def memory() -> dict[str, int]:
 
 
 def git() -> dict[str, Any]:
-    """Commit of the source tree and whether it was changed since; nothing if it is no checkout."""
+    """Commit of the source tree and whether it was changed since; empty without a checkout."""
     here = Path(__file__).resolve()
     try:
         top = Path(_git(here.parent, "rev-parse", "--show-toplevel")).resolve()

@@ -17,7 +17,7 @@ OURS_ONLY = "Not in the paper"
 
 @dataclass(frozen=True)
 class PaperGroup:
-    """A column of the paper's table, and the rows of ours that stand in it.
+    """A column of the paper's table, and our rows in it.
 
     Those are rows of one experiment that differ from the paper's setting in the same things.
     """
@@ -31,7 +31,7 @@ class PaperGroup:
         return [row for row in _in_column(table, self) if row.apart == self.apart]
 
     def title(self, table: PaperTable) -> str:
-        """What stands above the column."""
+        """The title above the column."""
         name = self.experiment.name
         return name if self.apart else f"{table.columns[self.column]} ({name})"
 

@@ -51,7 +51,7 @@ class PaperPlace:
 
     @property
     def figures(self) -> tuple[PaperFigure, ...]:
-        """The figures that stand at this place."""
+        """The figures at this place."""
         return self.table.rows[self.row].figures[self.column]
 
 

@@ -28,7 +28,7 @@ Curve = list[tuple[int, Spread]]
 def frontier_figure(
     experiment: ReportedExperiment, methods: Sequence[Method], palette: Palette
 ) -> ChartFigure | None:
-    """The main picture: each method where it stands between learning and forgetting."""
+    """The main picture: what each method learns and forgets."""
     points = [p for method in methods for row in method.rows if (p := _point(method, row))]
     if not points:
         return None

@@ -1,4 +1,4 @@
-"""The numbers of a report as plain data, which the page carries for whoever wants to go on."""
+"""The numbers of a report as plain data, which the page carries for further work."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class LocalEngine:
 
 
 def _outside() -> dict[str, str]:
-    """Our environment without torchrun's: whoever starts us that way has a worker per process."""
+    """Our environment without torchrun's variables: a run's processes are its own."""
     return {name: value for name, value in os.environ.items() if name not in RANKS}
 
 

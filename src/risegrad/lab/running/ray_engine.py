@@ -97,7 +97,7 @@ class RayEngine:
 
 
 def reach(address: str) -> None:
-    """Fail at once where nobody listens: Ray itself tries for many minutes, without a word."""
+    """Fail at once if nothing answers: Ray itself tries for many minutes, silently."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if colon and port.isdigit():
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()

@@ -161,7 +161,7 @@ def _look_at(order: RunOrder, readings: dict[str, Reading]) -> Inputs:
     if others := differing(order.inputs, inputs):
         raise RuntimeError(
             f"what the run reads was changed after it was planned: {', '.join(others)}; "
-            f"the same command plans it anew"
+            f"the same command plans it again"
         )
     return inputs
 

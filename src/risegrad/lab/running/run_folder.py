@@ -95,7 +95,7 @@ def _by_revision(top: Path, names: Sequence[str]) -> dict[str, str]:
 
 
 def rename_rows(cells: Sequence[RunCell], out: Path) -> None:
-    """Finished runs stand in the rows that the experiment file has now."""
+    """Finished runs are put into the rows that the experiment file has now."""
     for cell in cells:
         folder = out / cell.folder
         if look(folder, cell)[0] is State.DONE:

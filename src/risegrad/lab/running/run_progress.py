@@ -1,4 +1,4 @@
-"""How far a run is: it writes one small file now and then, and whoever wants to know reads it."""
+"""How far a run is: it writes one small file now and then, which others can read."""
 
 import json
 import time
@@ -29,7 +29,7 @@ class Progress:
             self._write()
 
     def _write(self) -> None:
-        """No fsync and no fuss: a run does not fail because nobody can see how far it is."""
+        """Without fsync and without errors: a run does not fail over its progress file."""
         beside = self.path.with_name(f".{NAME}")
         with suppress(OSError), replacing(self.path, beside):
             beside.write_text(json.dumps(self.news, default=str), encoding="utf-8")

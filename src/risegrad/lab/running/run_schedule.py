@@ -27,14 +27,14 @@ from risegrad.lab.running.run_execution import (
 from risegrad.lab.running.run_folder import State, error_text, look
 
 RETRIES = 3
-"""How often a run goes on after its worker died without a word."""
+"""How often a run is continued after its worker died without a message."""
 
 PATIENCE = 1.0  # seconds between two looks at what runs elsewhere
 POLL = 0.1
 
 
 class Unwritable(RuntimeError):
-    """The output folder takes nothing more: no run can go on."""
+    """The output folder cannot be written any more: no run can continue."""
 
 
 @dataclass

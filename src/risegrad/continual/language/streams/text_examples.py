@@ -41,7 +41,7 @@ class TextPart:
 
 @dataclass(frozen=True)
 class TextSource:
-    """One task as it lies there; a part that does not exist is None."""
+    """One task as it was read; a part that does not exist is None."""
 
     labels: tuple[str, ...]
     train: TextPart | None
