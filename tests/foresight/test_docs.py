@@ -20,14 +20,14 @@ def test_the_file_it_shows_is_a_file():
 
 
 def test_the_names_it_uses_exist():
-    names = {
-        curvature: ("ProductBudget", "trace", "top_eigenvalue", "flat_signal"),
-        foresight: ("diagnose", "q_for", "block_size_for"),
-    }
-    for room, words in names.items():
-        for name in words:
+    for room, names in (
+        (curvature, ("ProductBudget", "trace", "top_eigenvalue", "flat_signal")),
+        (foresight, ("diagnose", "q_for", "block_size_for")),
+    ):
+        for name in names:
             assert name in PAGE
             assert callable(getattr(room, name))
+        assert set(room.__all__) == set(room._HOMES)
     rows = re.findall(r"^\| `([a-z-]+)`", PAGE, re.MULTILINE)
     assert rows == ["curvature", *KINDS]
     for command in (calibrate_command, diagnose_command, local_command):
