@@ -311,15 +311,15 @@ def test_no_gradient_at_all():
 
 def test_verdicts_have_the_right_sign():
     h = torch.diag(torch.linspace(0.1, 4, D, dtype=torch.float64))
-    few = ProductBudget(probes=16, adam_draws=0)
+    spend = ProductBudget(probes=16, adam_draws=0)
     steep, flat = h[-1].clone(), h[0].clone()
-    less, more = (diagnose_operator(DenseOperator(h, space()), g, budget=few)
+    less, more = (diagnose_operator(DenseOperator(h, space()), g, budget=spend)
                   for g in (steep, flat))  # fmt: skip
     assert "does less damage on average" in less.verdicts[0]
     assert "does more damage on average" in more.verdicts[0]
     assert "In one step a smaller FO step is the better choice" in less.verdicts[1]
     assert less.odds.probability > 0.5 > more.odds.probability
-    negative = diagnose_operator(DenseOperator(-h, space()), steep, budget=few, positive=False)
+    negative = diagnose_operator(DenseOperator(-h, space()), steep, budget=spend, positive=False)
     assert "negative curvature in most directions" in negative.verdicts[1]
     assert all(block.R is None for block in negative.blocks)
 

@@ -35,13 +35,13 @@ from risegrad.theory import cantelli_certificate
 
 def assemble(
     operator: Operator, g: Tensor, measured: Measured, eta: float, damping: float | None,
-    budget: ProductBudget, positive: bool, tick: Tick,
+    spend: ProductBudget, positive: bool, tick: Tick,
 ) -> Diagnosis:  # fmt: skip
     """Blocks, totals and odds; losses, seed and verdicts are filled in by the caller."""
     space = operator.space
     totals = _totals(operator, measured, eta)
     rho = damping if damping is not None else _default_damping(totals)
-    scores = _flat_signals(operator, g, measured, rho, budget, positive, tick)
+    scores = _flat_signals(operator, g, measured, rho, spend, positive, tick)
     blocks = tuple(_block(operator, measured, b, scores[b]) for b in range(len(space.blocks)))
     return Diagnosis(
         curvature="given", step=eta, seed=0, damping=rho,
@@ -115,7 +115,7 @@ def _default_damping(totals: Totals) -> float | None:
 
 
 def _flat_signals(
-    operator: Operator, g: Tensor, measured: Measured, rho: float | None, budget: ProductBudget,
+    operator: Operator, g: Tensor, measured: Measured, rho: float | None, spend: ProductBudget,
     positive: bool, tick: Tick,
 ) -> list[Bounds | None]:  # fmt: skip
     """``R_b`` after the one step that is free for all blocks, and solved for where wanted.
@@ -132,10 +132,10 @@ def _flat_signals(
         rows = zip(terms.g2.tolist(), ghg, hg2, strict=True)
         # Rounding can leave g'Hg a hair below zero where it is zero.
         scores = [first_step_bounds(g2, max(bend, 0.0), pull, rho) for g2, bend, pull in rows]
-    largest = terms.g2.argsort(descending=True)[: budget.solves].tolist()
+    largest = terms.g2.argsort(descending=True)[: spend.solves].tolist()
     for b in largest:
         part = g[operator.space.blocks[b].at]
-        solved = flat_signal(operator.block(b), part, rho, budget.solve_products)
+        solved = flat_signal(operator.block(b), part, rho, spend.solve_products)
         tick(solved.products)
         scores[b] = solved
     return scores

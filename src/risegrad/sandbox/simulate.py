@@ -20,7 +20,7 @@ CHUNK_NUMBERS = 1 << 18  # 2 MiB of float64 per temporary: in the cache; larger 
 
 
 def generator(seed: int, purpose: str) -> torch.Generator:
-    """One generator for each purpose: panels do not depend on which ran before them."""
+    """A generator of its own for every purpose: panels do not depend on which ran before them."""
     digest = hashlib.sha256(f"{seed}/{purpose}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
