@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections import Counter
 from graphlib import TopologicalSorter
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -205,6 +206,14 @@ def test_importing_the_package_is_quick():
     """Not even torch is loaded before it is used."""
     code = "import risegrad, risegrad.cli, sys; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("package", ["curvature", "curvature.memory", "foresight"])
+def test_names_that_are_looked_up_when_used_are_there(package):
+    room = import_module(f"risegrad.{package}")
+    assert set(room.__all__) == set(room._HOMES)
+    for name in room.__all__:
+        assert getattr(room, name).__name__ == name
 
 
 def test_public_names():

@@ -38,9 +38,11 @@ class CommandModule(Protocol):
     DESCRIPTION: str
     EXAMPLES: tuple[str, ...]
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the command's arguments."""
 
-    def plan(self, args: argparse.Namespace) -> Callable[[], int]: ...
+    def plan(self, args: argparse.Namespace) -> Callable[[], int]:
+        """Check the arguments and return the job, which returns the exit code."""
 
 
 COMMANDS: tuple[CommandModule, ...] = (
@@ -57,7 +59,7 @@ COMMANDS: tuple[CommandModule, ...] = (
 
 DESCRIPTION = """\
 RISE replaces each block of an exact gradient by a randomized shape of it, so that a model adapts
-to a new task with less exposure of what it knew. This command runs what the project can show.
+to a new task with less exposure of what it knew. This command runs experiments and reports.
 
 An experiment is a TOML file: a stream of tasks, a model, and one row per way of learning. 'list'
 names what there is, 'show' says what would run, 'run' does it and can be stopped and repeated at
@@ -72,6 +74,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def build_parser() -> argparse.ArgumentParser:
+    """The parser of ``rise`` with all its subcommands."""
     parser = _Parser(
         prog="rise",
         description=DESCRIPTION,

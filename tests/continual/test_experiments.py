@@ -1,4 +1,4 @@
-"""The experiment files that come along: fair comparisons, and every row can run."""
+"""The experiment files that come with the package: fair comparisons, and every row can run."""
 
 import json
 import re

@@ -365,7 +365,7 @@ def test_calibrate_files_of_weights(tmp_path):
             ["--model", "vit_huge_banana"],
             "model must be a timm name, a transformers folder or name",
         ),
-        (["--model", "no/such"], "model 'no/such' is no transformers model"),
+        (["--model", "no/such"], "model 'no/such' is not a transformers model"),
     ],
 )
 def test_bad_calibrations(words, message):

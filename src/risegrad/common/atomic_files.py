@@ -50,7 +50,7 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def output_folder(path: Path) -> Path:
-    """The folder of ``--out``, made if need be; fails now and not after the work."""
+    """The folder of ``--out``, created if missing; fails now and not after the work."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):

@@ -31,6 +31,7 @@ class Interval:
 
     @property
     def excludes_zero(self) -> bool:
+        """Whether both ends are known and on one side of zero."""
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
 

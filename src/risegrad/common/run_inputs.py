@@ -72,11 +72,12 @@ def readings_of(settings: Any) -> dict[str, Reading]:
 
 
 def look_at(readings: Mapping[str, Reading]) -> Inputs:
-    """What lies there now."""
+    """What is there now."""
     return {place: describe(reading) for place, reading in readings.items()}
 
 
 def describe(reading: Reading) -> dict[str, Any]:
+    """What a record says of one input: its name, its revision, or its content's hash."""
     if isinstance(reading, Known):
         return {"known": reading.name}
     if isinstance(reading, Hub):
@@ -104,7 +105,7 @@ def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def words(found: Mapping[str, Any]) -> str:
-    """One input as a reader of a message wants it: short, and enough to tell two apart."""
+    """One input for a message: short, and enough to distinguish two."""
     if "hub" in found:
         return f"{found['hub']} at {str(found.get('revision', ''))[:12]}"
     if content := found.get("sha256", found.get("listing_sha256")):

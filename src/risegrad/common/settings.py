@@ -159,7 +159,7 @@ def override(mapping: Mapping[str, Any], assignment: str) -> dict[str, Any]:
 
 
 def place_value(mapping: Mapping[str, Any], place: str, value: Any) -> dict[str, Any]:
-    """The mapping with ``value`` at a dotted place; tables on the way are made if need be."""
+    """The mapping with ``value`` at a dotted place; missing tables on the way are created."""
     parts = [part.strip() for part in place.split(".")]
     below: Any = mapping
     for depth, part in enumerate(parts[:-1], start=1):

@@ -46,6 +46,7 @@ class Devices:
         return items[self.rank :: self.count]
 
     def autocast(self) -> AbstractContextManager[Any]:
+        """A context in which torch computes in this precision."""
         if self.precision == "float32":
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
@@ -89,6 +90,6 @@ def _device(name: str) -> torch.device:
 
 
 def _backend(device: torch.device) -> str:
-    """gloo where processes share an accelerator, which NCCL and the like refuse."""
+    """gloo where processes share an accelerator, which NCCL and similar backends refuse."""
     alone = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) <= torch.accelerator.device_count()
     return dist.get_default_backend_for_device(device) if alone else "gloo"

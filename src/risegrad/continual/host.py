@@ -21,6 +21,7 @@ class Score:
 
     @property
     def percent(self) -> float:
+        """Hits in percent of the total."""
         return 100 * self.hits / self.total
 
 
@@ -62,10 +63,12 @@ class Host(ABC):
         """By name of the score: one entry per task."""
 
     @abstractmethod
-    def state_dict(self) -> dict[str, Any]: ...
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the host between two sessions."""
 
     @abstractmethod
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what ``state_dict`` returned."""
 
 
 def saved_parameters(module: nn.Module) -> dict[str, Tensor]:

@@ -38,6 +38,7 @@ class Checkpoints:
         self.folder, self.origin = folder, origin or Origin()
 
     def save(self, state: dict[str, Any]) -> Path:
+        """Write the next checkpoint, and delete all but the newest few."""
         self.folder.mkdir(parents=True, exist_ok=True)
         numbers = self._numbers()
         path = self._path(numbers[-1] + 1 if numbers else 0)
@@ -71,7 +72,7 @@ class Checkpoints:
         if others:
             raise ValueError(
                 f"the checkpoints in {self.folder} are of a run with other inputs or settings: "
-                f"{', '.join(others)}; remove that folder to begin anew"
+                f"{', '.join(others)}; remove that folder to start again"
             )
 
     def _path(self, number: int) -> Path:

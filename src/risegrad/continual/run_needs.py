@@ -17,6 +17,7 @@ MODEL_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_mod
 
 
 def missing_extras(modules: Iterable[str], extra: str, purpose: str) -> list[str]:
+    """One sentence for each module that is not installed, with the extra that brings it."""
     return [lack(module, extra, purpose) for module in modules if absent(module)]
 
 

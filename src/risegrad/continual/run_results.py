@@ -56,6 +56,7 @@ def matrices(scores: SessionScores, name: str) -> tuple[list[list[float]], list[
 
 
 def percent(hits: int, total: int) -> float:
+    """Hits in percent of the total."""
     return 100 * hits / total
 
 

@@ -22,11 +22,16 @@ class Described(RunSettings, Protocol):
     """What the settings of a run in every domain say about training."""
 
     @property
-    def rule(self) -> Rule: ...
+    def rule(self) -> Rule:
+        """The update rule of the groups that take one."""
+
     @property
-    def head(self) -> TrainingBudget: ...
+    def head(self) -> TrainingBudget:
+        """How the head trains."""
+
     @property
-    def adapter(self) -> TrainingBudget: ...
+    def adapter(self) -> TrainingBudget:
+        """How the adapters train."""
 
 
 R = TypeVar("R", bound=Described)

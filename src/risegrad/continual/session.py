@@ -29,7 +29,8 @@ class SessionBatch(Protocol):
 
     def __len__(self) -> int: ...
 
-    def to(self, target: device) -> SessionBatch: ...
+    def to(self, target: device) -> SessionBatch:
+        """The same batch on another device."""
 
 
 B_co = TypeVar("B_co", covariant=True, bound=SessionBatch)
@@ -42,7 +43,8 @@ class Items(Protocol[B_co]):
     """Whether they are in memory, maybe on a device: then nothing is gained by worker processes,
     and tensors of a device must not be touched there."""
 
-    def fetch(self, refs: Sequence[Ref], epoch: int) -> B_co: ...
+    def fetch(self, refs: Sequence[Ref], epoch: int) -> B_co:
+        """The named examples as one batch; ``epoch`` decides random views."""
 
 
 @dataclass(frozen=True)
@@ -96,4 +98,5 @@ class Session:
 
     @property
     def epochs(self) -> int:
+        """The epochs of the group that trains longest."""
         return max((group.budget.epochs for group in self.groups), default=0)

@@ -118,6 +118,7 @@ class SessionTraining:
         return mean
 
     def state_dict(self) -> dict[str, Any]:
+        """Step, parameters and optimizers, for a checkpoint inside the session."""
         return {
             "step": self.step,
             "parameters": {
@@ -128,6 +129,7 @@ class SessionTraining:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what ``state_dict`` returned."""
         self.step = state["step"]
         with torch.no_grad():
             for group in self.session.groups:
@@ -138,6 +140,7 @@ class SessionTraining:
 
     @property
     def exact_parameters(self) -> dict[str, Parameter]:
+        """The parameters that train by exact gradients now, by group and name."""
         return {
             f"{group.name}.{name}": parameter
             for group in self._active
@@ -146,10 +149,12 @@ class SessionTraining:
         }
 
     def backward(self, refs: Sequence[Ref]) -> Tensor:
+        """Leave the gradient of the loss on the named examples, and return the loss."""
         batch = self.session.items.fetch(list(self.devices.share(refs)), self._epoch)
         return self._backward(batch.to(self.devices.device), len(refs), True, penalties=False)
 
     def examples(self, refs: Sequence[Ref], size: int) -> Iterator[SessionBatch]:
+        """The named examples in batches of ``size``: this process's share of them."""
         mine = list(self.devices.share(refs))
         parts = [mine[start : start + size] for start in range(0, len(mine), size)]
         epoch, workers = self.session.epochs, self.loop.workers

@@ -27,6 +27,7 @@ class Task(Generic[S]):
     test: S
 
     def sizes(self) -> dict[str, int]:
+        """How many examples each split has."""
         return {
             "train": len(self.train),
             "validation": len(self.validation),

@@ -1,4 +1,4 @@
-"""The loop over a stream: learn a task, score it and all before it, keep a checkpoint, go on."""
+"""The loop over a stream: learn a task, score it and all before it, keep a checkpoint, continue."""
 
 from __future__ import annotations
 
@@ -167,18 +167,25 @@ class RunSettings(Protocol):
     """What the settings of a run have in every domain."""
 
     @property
-    def loop(self) -> Loop: ...
+    def loop(self) -> Loop:
+        """How the loop goes: batch size, workers, checkpoints."""
+
     @property
-    def seed(self) -> int: ...
+    def seed(self) -> int:
+        """The seed of everything random in the run."""
+
     @property
-    def additions(self) -> Sequence[Any]: ...
-    def reads(self) -> dict[str, Reading]: ...
+    def additions(self) -> Sequence[Any]:
+        """The settings of the additions, in their order."""
+
+    def reads(self) -> dict[str, Reading]:
+        """What the run reads, by the name of the setting."""
 
 
 def learn_stream(
     host: Host, tasks: int, settings: RunSettings, devices: Devices, folder: Path, report: Report
 ) -> History:
-    """Take a host through its stream; checkpoints lie in ``folder/checkpoints``."""
+    """Take a host through its stream; checkpoints are in ``folder/checkpoints``."""
     return Learner(
         host,
         tasks,

@@ -59,6 +59,7 @@ class TrainingBudget:
         return self.lr * (1 + math.cos(math.pi * epoch / self.epochs)) / 2
 
     def make_optimizer(self, parameters: Iterable[Parameter]) -> Optimizer:
+        """A new optimizer for these parameters."""
         if self.optimizer == "sgd":
             return SGD(parameters, self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
         kind = Adam if self.optimizer == "adam" else AdamW

@@ -88,7 +88,7 @@ class Rule:
             )
 
     def unused(self, name: str) -> dict[str, str]:
-        """Settings away from their defaults that the rule ``name`` would not look at, and why."""
+        """Settings that are not the default and that the rule ``name`` does not use, and why."""
         return {
             field.name: _not_used(field.name, getattr(self, field.name), name)
             for field in fields(self)
@@ -102,7 +102,7 @@ class Rule:
         return self.name != "zo"
 
     def shaper(self, seed: int) -> Shaper | None:
-        """What stands in front of the optimizer; None for ``fo`` and ``zo``."""
+        """The shaper in front of the optimizer; None for ``fo`` and ``zo``."""
         make = SHAPERS.get(self.name)
         if make is None:
             return None

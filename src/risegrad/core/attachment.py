@@ -98,7 +98,7 @@ class Attachment:
         return self._coverage.tensors
 
     def detach(self) -> None:
-        """Take the shaper off; the optimizer goes on as if it had never been there."""
+        """Take the shaper off; the optimizer continues as if it had never been there."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
@@ -131,7 +131,7 @@ class Attachment:
         return self.shaper.settings() | {"on": self.on, "layout": layout}
 
     def state_dict(self) -> dict[str, object]:
-        """What also rides in the optimizer's own ``state_dict()``."""
+        """What is also saved in the optimizer's own ``state_dict()``."""
         self._follow_optimizer()
         return {"version": saved_state.VERSION, "step": self.steps, "settings": self.settings()}
 

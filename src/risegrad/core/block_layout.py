@@ -34,6 +34,7 @@ class Span:
 
     @property
     def size(self) -> int:
+        """How many elements it has."""
         return self.stop - self.start
 
 
@@ -57,10 +58,12 @@ class BlockRow:
 
     @property
     def tau(self) -> float:
+        """``tau = d/(q+d+1)`` of the block."""
         return tau(self.d, self.q)
 
     @property
     def mean_factor(self) -> float:
+        """``a = sqrt(q/(q+d+1))``: what is left of the mean."""
         return mean_factor(self.d, self.q)
 
 

@@ -46,6 +46,7 @@ class Blocks:
 
     @property
     def parameters(self) -> tuple[str, ...]:
+        """All parameter names, block by block."""
         return tuple(name for names in self.members.values() for name in names)
 
     @classmethod
@@ -90,6 +91,7 @@ BlockChoice = str | int | Patterns | Blocks
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Whether the name fits one of the patterns, such as ``head.*``."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 

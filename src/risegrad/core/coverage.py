@@ -86,6 +86,8 @@ def _cells(row: BlockRow) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Coverage:
+    """An optimizer's parameters, laid out in blocks."""
+
     layout: Layout
     tensors: list[Tensor]
     """One for each name of the layout."""
@@ -93,6 +95,7 @@ class Coverage:
     """What the optimizer held when this was made."""
 
     def is_current(self, optimizer: Optimizer) -> bool:
+        """Whether the optimizer still holds what it held then."""
         return self.present == _present(optimizer)
 
 

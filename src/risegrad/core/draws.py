@@ -121,6 +121,7 @@ class Room:
         self._used.clear()
 
     def take(self, size: int, like: Tensor) -> Tensor:
+        """Memory for ``size`` numbers of the dtype and device of ``like``."""
         kind = (like.dtype, like.device)
         if kind in self._used:
             return like.new_empty(size)

@@ -62,7 +62,7 @@ def held_by_name(
         if name in held:
             raise ValueError(
                 f"params names two different parameters {name!r}: give every parameter of the "
-                "optimizer a name of its own"
+                "optimizer its own name"
             )
         held[name] = (tensor, number)
     return held

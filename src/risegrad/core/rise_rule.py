@@ -98,4 +98,5 @@ def shape(
 
 
 def check_sampler(sampler: str) -> None:
+    """Raise an error that lists the samplers if there is none of this name."""
     check_choice("sampler", sampler, SAMPLERS)

@@ -49,6 +49,7 @@ def mark(groups: Groups) -> None:
 
 
 def unmark(groups: Groups) -> None:
+    """Remove our key from the groups that have no entry left."""
     for group in groups:
         if KEY in group and not _has_entries(group):
             del group[KEY]

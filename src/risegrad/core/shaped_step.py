@@ -212,7 +212,7 @@ class _Job:
         _put_back(found)
 
     def run_directions(self, sharded: bool) -> None:
-        """Algorithm 1, literally: the reference, which nobody needs on shards."""
+        """Algorithm 1, literally: the reference, which is not needed on shards."""
         if sharded:
             raise NotImplementedError(
                 'sampler="directions" is the reference for plain tensors; '

@@ -161,10 +161,12 @@ SHAPERS: tuple[type[Shaper], ...] = (Rise, ScaledFO, IsotropicNoise, CovarianceN
 
 
 def mean_coefficient(mean: Mean, draws: BlockDraws) -> Tensor:
+    """What the mean keeps of the gradient: 1, or the mean factor of a scaled mean."""
     return mean_factor(draws.d, draws.q) if mean == "scaled" else torch.ones_like(draws.norm)
 
 
 def check_mean(mean: str) -> None:
+    """Raise an error if ``mean`` is neither ``exact`` nor ``scaled``."""
     check_choice("mean", mean, ("exact", "scaled"))
 
 

@@ -1,4 +1,4 @@
-"""A tensor's local elements and where they stand in the whole, for plain and sharded tensors.
+"""A tensor's local elements and their place in the whole, for plain and sharded tensors.
 
 FSDP2 gives DTensors. Shaping one needs three things: the local elements, their positions in the
 whole (so that a shard draws its own part of the noise), and the processes over which squared norms
@@ -54,6 +54,7 @@ class LocalPart:
 
     @property
     def stop(self) -> int:
+        """The position in the whole after the last local element."""
         return self.start + self.tensor.numel()
 
     def after(self, rows: int) -> LocalPart:

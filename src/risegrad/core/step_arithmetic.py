@@ -31,9 +31,11 @@ class Piece:
 
     @property
     def rows(self) -> int:
+        """How many blocks the piece holds: its rows, or 1."""
         return 1 if self.g.dim() == 1 else self.g.shape[0]
 
     def put_back(self) -> None:
+        """Copy the result to where the gradient came from, if it was copied."""
         if self.copied_from is not None:
             end = self.padding + self.copied_from.numel()
             self.copied_from.copy_(self.g.view(-1)[self.padding : end])
@@ -44,6 +46,7 @@ Measured = tuple[Tensor, Tensor]
 
 
 def measure(piece: Piece) -> Measured:
+    """The norm of each block's gradient, and its dot product with the noise."""
     dots = _dot if piece.g.dim() == 1 else _row_dots
     return _norm(piece.g), dots(piece.g, piece.noise)
 

@@ -39,7 +39,7 @@ def check_can_be_shaped(optimizer: object, on: str) -> None:
 
 
 def only_creates_state(optimizer: Optimizer, kwargs: Mapping[str, object]) -> bool:
-    """Whether this is no step of training, but the one by which torch's distributed checkpoints
+    """Whether this is not a training step, but the one by which torch's distributed checkpoints
     create an optimizer's state: ``step(closure=None)`` without a state, with rates and gradients
     of zero. A warm-up that begins at rate 0 has gradients."""
     called_so = "closure" in kwargs and kwargs["closure"] is None and not optimizer.state
@@ -53,6 +53,7 @@ def _gradients(optimizer: Optimizer) -> list[Tensor]:
 
 
 def has_gradients(optimizer: Optimizer) -> bool:
+    """Whether any parameter of the optimizer has a gradient."""
     return bool(_gradients(optimizer))
 
 

@@ -25,8 +25,8 @@ Closure = Callable[[], Tensor | float]
 _EVALUATION = 0x5EED  # sets the numbers of evaluations apart from those of directions
 
 
-class Surroundings:
-    """Everything as it was found, given back after each evaluation."""
+class LossEvaluator:
+    """Evaluates a loss and leaves everything else as it was: random states, modes, buffers."""
 
     def __init__(self, model: nn.Module | None, seed: int, step: int) -> None:
         if model is not None and not isinstance(model, nn.Module):
@@ -64,6 +64,7 @@ class Buffer:
     value: Tensor | None
 
     def put_back(self) -> None:
+        """Give the module its tensor again, with the value it had."""
         if self.module._buffers.get(self.key) is not self.tensor:
             self.module._buffers[self.key] = self.tensor
         if self.tensor is not None and self.value is not None:
@@ -80,6 +81,7 @@ class Generators:
         self._devices = [(device, device.read()) for device in accelerators()]
 
     def seed(self, seed: int) -> None:
+        """Seed all of them."""
         random.seed(seed)
         np.random.seed(seed % 2**32)  # noqa: NPY002
         # torch.manual_seed would also queue a seed for devices that are not in use yet.
@@ -88,6 +90,7 @@ class Generators:
             device.seed(seed)
 
     def put_back(self) -> None:
+        """Set all of them back to the state they had."""
         random.setstate(self._python)
         np.random.set_state(self._numpy)  # noqa: NPY002
         torch.set_rng_state(self._cpu)

@@ -42,11 +42,12 @@ GLOSSARY = (
 
 
 def diagnosis_page(found: Diagnosis, title: str = "Diagnosis before training") -> str:
+    """A diagnosis as one HTML file."""
     return html(Page(title, diagnosis_parts(found), glossary=GLOSSARY))
 
 
 def diagnosis_parts(found: Diagnosis) -> tuple[Part, ...]:
-    """The first has no title: it stands below the page's own."""
+    """The first has no title, because it comes right below the page's."""
     rules = (Row(tuple(_rule_figures(found))), _rule_table(found))
     words = ItemList("In words", (*found.verdicts, advice(found)))
     blocks = (Row(tuple(_block_figures(found))), Fold("Every block", (_block_table(found),)))

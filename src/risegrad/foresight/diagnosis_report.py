@@ -107,13 +107,14 @@ class Diagnosis:
     products: int
     probes: int
     exact_directions: bool
-    """whether every block's gradient had a product of its own"""
+    """whether every block's gradient had its own product"""
     asymmetry: float
     """of the products with probes, relative: what rounding left"""
     verdicts: tuple[str, ...] = ()
 
     @property
     def d(self) -> int:
+        """How many parameters all blocks have together."""
         return sum(block.d for block in self.blocks)
 
     def to_dict(self) -> dict[str, Any]:

@@ -33,6 +33,7 @@ def summary(found: Diagnosis) -> str:
 
 
 def head_lines(found: Diagnosis) -> list[str]:
+    """What was diagnosed, what it cost, and the curvature on the whole."""
     t = found.totals
     directions = "exact" if found.exact_directions else "estimated with random signs"
     lines = [
@@ -47,6 +48,7 @@ def head_lines(found: Diagnosis) -> list[str]:
 
 
 def rule_rows(found: Diagnosis) -> list[tuple[str, ...]]:
+    """One row per rule: its damage, the spread of that, and the change of the loss."""
     t = found.totals
     return [
         ("FO", str(t.fo), "-", str(t.change_fo)),
@@ -61,6 +63,7 @@ BLOCK_HEAD = ("block", "d", "q", "tau", "factor", "lambda_dir", "lambda_avg", "S
 
 
 def block_cells(block: BlockReport) -> tuple[str, ...]:
+    """The cells of one block's row."""
     score = "-" if block.R is None else f"{block.R.lower:.2g}..{block.R.upper:.2g}"
     return (
         block.name, f"{block.d:,}", str(block.q), f"{block.tau:.3f}", f"{block.mean_factor:.3f}",
@@ -69,6 +72,7 @@ def block_cells(block: BlockReport) -> tuple[str, ...]:
 
 
 def shown(value: Estimate | None) -> str:
+    """An estimate as text; a dash if there is none."""
     return "-" if value is None else str(value)
 
 

@@ -33,6 +33,7 @@ def is_clear(value: Estimate) -> bool:
 
 
 def matched_norm(found: Diagnosis) -> str:
+    """RISE against FO at the same step length."""
     t = found.totals
     if not is_clear(t.gap):
         return (
@@ -52,6 +53,7 @@ def matched_norm(found: Diagnosis) -> str:
 
 
 def matched_progress(found: Diagnosis) -> str:
+    """RISE against scaled FO, which makes the same mean progress."""
     t = found.totals
     if not is_clear(t.progress_cost):
         return (
@@ -71,6 +73,7 @@ def matched_progress(found: Diagnosis) -> str:
 
 
 def odds(found: Diagnosis) -> str:
+    """How likely it is that one draw of RISE does less damage than FO."""
     o = found.odds
     word = "less" if o.sign > 0 else "more"
     return (
@@ -80,6 +83,7 @@ def odds(found: Diagnosis) -> str:
 
 
 def mean_factors(found: Diagnosis) -> str:
+    """How much of FO's progress RISE keeps at the same learning rate."""
     factors = [block.mean_factor for block in found.blocks]
     kept = found.totals.rise_progress / found.totals.fo_progress
     return (
@@ -89,6 +93,7 @@ def mean_factors(found: Diagnosis) -> str:
 
 
 def first_order(found: Diagnosis) -> Iterator[str]:
+    """A warning where the historical gradient matters more than the curvature."""
     t = found.totals
     if abs(t.linear_fo.value) > abs(t.fo.value):
         yield (
@@ -99,6 +104,7 @@ def first_order(found: Diagnosis) -> Iterator[str]:
 
 
 def couplings(found: Diagnosis) -> Iterator[str]:
+    """A warning where most of the difference comes from the couplings of blocks."""
     t = found.totals
     between = t.gap.value - t.gap_within.value
     if is_clear(t.gap) and abs(between) > abs(t.gap_within.value):
@@ -110,6 +116,7 @@ def couplings(found: Diagnosis) -> Iterator[str]:
 
 
 def precision(found: Diagnosis) -> Iterator[str]:
+    """A warning where the estimates are too rough."""
     t = found.totals
     worst = max(t.rise.relative_error, t.rise_std.relative_error)
     if worst > 0.25:
@@ -120,6 +127,7 @@ def precision(found: Diagnosis) -> Iterator[str]:
 
 
 def adam(found: Diagnosis) -> Iterator[str]:
+    """What Adam changes, if that was asked for."""
     if found.adam is None:
         return
     a, t = found.adam, found.totals

@@ -27,6 +27,8 @@ SOURCE_READS = {"timm": "images", "transformers": "texts"}
 
 @dataclass(frozen=True)
 class ModelSettings:
+    """Where the model comes from, and which of its parameters train."""
+
     source: str
     """``timm``, ``transformers``, or ``python``: a function that makes model and batches"""
     name: str = ""
@@ -54,6 +56,8 @@ class SettingsPart:
 
 @dataclass(frozen=True)
 class DataSettings:
+    """Where the data comes from: what the model must keep, and what it is to learn."""
+
     kind: str = ""
     """``images`` (an .npz of arrays) or ``texts`` (a folder of tasks); empty for python"""
     path: str = ""
@@ -75,6 +79,8 @@ class WarmupSettings:
 
 @dataclass(frozen=True)
 class RiseSettings:
+    """The rule that is diagnosed."""
+
     q: int = 4
     blocks: str | int = "tensor"
     exempt: tuple[str, ...] = ()
@@ -82,15 +88,19 @@ class RiseSettings:
 
 @dataclass(frozen=True)
 class DiagnosisSettings:
+    """What ``rise diagnose`` measures."""
+
     step: float = 1.0
     curvature: str = "ggn"
     seed: int = 0
     budget: Mapping[str, Any] = field(default_factory=dict)
-    """fields of ``risegrad.curvature.Budget``"""
+    """fields of ``risegrad.curvature.ProductBudget``"""
 
 
 @dataclass(frozen=True)
 class ValidationSettings:
+    """What ``rise local`` measures."""
+
     checkpoints: tuple[int, ...] = (0,)
     """steps into the incoming task (AdamW, as in the warm-up) before measuring"""
     steps: tuple[int, ...] = (1, 4)
@@ -106,6 +116,8 @@ class ValidationSettings:
 
 @dataclass(frozen=True)
 class ForesightSettings:
+    """Everything that one file for ``rise diagnose`` or ``rise local`` says."""
+
     model: ModelSettings
     data: DataSettings = DataSettings()
     warmup: WarmupSettings = WarmupSettings()

@@ -55,6 +55,7 @@ def agreement(outcomes: Sequence[Outcome], curvature: str) -> Agreement:
 
 
 def relative_error(outcome: Outcome, curvature: str) -> float:
+    """``|predicted / true - 1|``."""
     if outcome.true == 0:
         return 0.0 if outcome.predicted(curvature) == 0 else math.inf
     return abs(outcome.predicted(curvature) / outcome.true - 1)

@@ -1,4 +1,4 @@
-"""What was measured at one checkpoint, and its file: a killed validation goes on where it was."""
+"""What was measured at one checkpoint, and its file: a killed validation continues from there."""
 
 from __future__ import annotations
 
@@ -60,6 +60,6 @@ def read_part(file: Path) -> Checkpoint | None:
 
 
 def forget_parts(settings: ForesightSettings, folder: Path) -> None:
-    """The results are written: nothing is left to go on from."""
+    """The results are written: nothing is left to continue from."""
     for steps in settings.validation.checkpoints:
         (folder / part_name(settings, steps)).unlink(missing_ok=True)

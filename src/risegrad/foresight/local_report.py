@@ -48,6 +48,7 @@ def _updates_of(steps: int) -> str:
 
 
 def agreement_cells(row: Agreement) -> tuple[str, ...]:
+    """The cells of one curvature's row."""
     return (
         row.curvature, str(row.count), _number(row.rank_correlation),
         _number(row.damage_correlation), f"{row.sign_agreement:.0%}",
@@ -80,6 +81,7 @@ SPREAD_HEAD = ("RISE draws", "step size", "mean", "predicted", "std", "predicted
 
 
 def spread_rows(found: LocalResult) -> list[tuple[str, ...]]:
+    """Mean and deviation over the draws of RISE: predicted and true."""
     return [
         (f"checkpoint {point.steps}", f"{row.drawn.step_size:.3g}", f"{row.drawn.mean:.3g}",
          f"{row.mean:.3g}", f"{row.drawn.std:.2g}", f"{row.std:.2g}", f"{row.score:+.1f}")
@@ -88,6 +90,7 @@ def spread_rows(found: LocalResult) -> list[tuple[str, ...]]:
 
 
 def local_page(found: LocalResult, title: str = "Local validation") -> str:
+    """A local validation as one HTML file."""
     return html(Page(title, local_parts(found), _head(found), glossary=GLOSSARY))
 
 

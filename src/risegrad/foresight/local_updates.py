@@ -44,6 +44,7 @@ class Outcome:
     """``D'HD/2`` by curvature"""
 
     def predicted(self, curvature: str) -> float:
+        """The predicted change of the historical loss: first order plus damage."""
         return self.linear + self.damage[curvature]
 
 
@@ -62,6 +63,7 @@ class Bench:
         kept: Objective, new: Objective, space: Space, parameters: Mapping[str, Tensor],
         curvatures: Sequence[Kind], seed: int = 0, columns: int = 4,
     ) -> Bench:  # fmt: skip
+        """A bench with one operator for each kind of curvature."""
         made: dict[str, NetworkOperator] = {
             kind: NetworkOperator(kept, space, parameters, kind, columns, seed=seed % 2**31)
             for kind in curvatures
@@ -69,6 +71,7 @@ class Bench:
         return Bench(kept, new, space, parameters, made)
 
     def gradient(self) -> Tensor:
+        """The gradient of the new task at the parameters as they are."""
         return self.new.gradient(self.space, self.parameters)
 
     @contextmanager
@@ -83,6 +86,7 @@ class Bench:
 
     @torch.no_grad()
     def place(self, values: Sequence[Tensor]) -> None:
+        """Set the parameters to these values."""
         for name, value in zip(self.space.names, values, strict=True):
             self.parameters[name].copy_(value)
 
@@ -166,6 +170,8 @@ def validate(
 
 
 class Update(NamedTuple):
+    """A displacement of the parameters, and the damage each curvature predicts for it."""
+
     step_size: float
     steps: int
     move: Tensor
@@ -181,18 +187,18 @@ def _updates(
         (eta, count, displacement(bench, rule, eta, count, seed, g))
         for count in steps if count > 1 for eta in sizes
     ]  # fmt: skip
-    on_line, *bends = bent(bench, [line, *(move for *_, move in several)])
-    found = [Update(*made, damage) for made, damage in zip(several, bends, strict=True)]
+    on_line, *damages = damages_of(bench, [line, *(move for *_, move in several)])
+    found = [Update(*made, damage) for made, damage in zip(several, damages, strict=True)]
     if 1 in steps:
         # One step is a line: a single product serves all sizes.
         found += [
-            Update(eta, 1, eta * line, {name: eta**2 * bend for name, bend in on_line.items()})
+            Update(eta, 1, eta * line, {name: eta**2 * damage for name, damage in on_line.items()})
             for eta in sizes
         ]
     return found
 
 
-def bent(bench: Bench, moves: Sequence[Tensor]) -> list[dict[str, float]]:
+def damages_of(bench: Bench, moves: Sequence[Tensor]) -> list[dict[str, float]]:
     """``D'HD/2`` of every move, by curvature."""
     stacked = torch.stack(list(moves), 1)
     found = {

@@ -45,6 +45,8 @@ def silent(stage: str, detail: str) -> None:
 
 @dataclass(frozen=True)
 class LocalResult:
+    """What a local validation found, checkpoint by checkpoint."""
+
     settings: ForesightSettings
     parameters: int
     blocks: int
@@ -53,10 +55,12 @@ class LocalResult:
 
     @property
     def outcomes(self) -> list[Outcome]:
+        """The outcomes of all checkpoints."""
         return [outcome for point in self.checkpoints for outcome in point.outcomes]
 
     @property
     def curvatures(self) -> tuple[str, ...]:
+        """The kinds of curvature that were compared."""
         return self.settings.validation.curvatures
 
     def agreements(self, steps: int | None = None) -> list[Agreement]:
@@ -93,7 +97,7 @@ class LocalResult:
 def run_local(
     settings: ForesightSettings, tick: Tick = silent, kept: Path | None = None
 ) -> LocalResult:
-    """Build, learn, measure at every checkpoint; those that lie in the folder ``kept`` are read."""
+    """Build, learn, measure at every checkpoint; those that are in the folder ``kept`` are read."""
     started = time.perf_counter()
     tick("model and data", "")
     problem = build(settings)

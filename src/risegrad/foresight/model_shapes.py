@@ -120,7 +120,7 @@ def _transformers_model(name: str) -> nn.Module:
     try:
         config = transformers.AutoConfig.from_pretrained(name)
     except (OSError, ValueError) as error:
-        raise ValueError(f"model {name!r} is no transformers model: {error}") from error
+        raise ValueError(f"model {name!r} is not a transformers model: {error}") from error
     wanted = (config.architectures or [None])[0]
     kind: Any = getattr(transformers, wanted or "", None) or transformers.AutoModel
     with torch.device("meta"):

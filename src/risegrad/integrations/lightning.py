@@ -31,6 +31,7 @@ class RiseCallback(Callback):
         self._optimizer: Optimizer | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Attach the shaper to the trainer's only optimizer."""
         if len(trainer.optimizers) != 1:
             raise ValueError(
                 f"RiseCallback needs one optimizer, the module has {len(trainer.optimizers)}: call "

@@ -41,6 +41,7 @@ class RiseCallback(TrainerCallback):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
+        """Attach the shaper to the trainer's optimizer."""
         model: nn.Module = kwargs["model"]
         optimizer = unwrapped(kwargs["optimizer"])
         # train() may be called again: with the same optimizer, the attachment goes on as it was.

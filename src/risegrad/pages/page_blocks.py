@@ -34,11 +34,14 @@ class ChartFigure:
 
     @property
     def file_name(self) -> str:
+        """The figure's name in letters that every file system takes."""
         return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")[:80] or "figure"
 
 
 @dataclass(frozen=True)
 class Paragraph:
+    """Words."""
+
     text: str
     kind: str = ""
     """lead, note, or nothing"""
@@ -92,11 +95,12 @@ class Page:
     """one line below the title"""
     warnings: tuple[ItemList, ...] = ()
     glossary: tuple[tuple[str, str], ...] = ()
-    """abbreviations and what they stand for"""
+    """abbreviations and what they mean"""
     numbers: dict[str, Any] = field(default_factory=dict)
     """plain data that the page offers to save"""
 
     def figures(self) -> Iterator[ChartFigure]:
+        """All figures of the page, in their order."""
         for part in self.parts:
             yield from _figures(part.blocks)
 

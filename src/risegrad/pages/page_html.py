@@ -25,6 +25,7 @@ markupsafe = need("markupsafe", "lab", "pages")
 
 
 def html(page: Page) -> str:
+    """The page as one HTML file."""
     script, style = vega_script() + "\n" + _asset("page.js"), _asset("page.css")
     charts = {f"f{i}": figure.spec() for i, figure in enumerate(page.figures(), 1)}
     themes = {scheme: config(scheme) for scheme in ("light", "dark")}

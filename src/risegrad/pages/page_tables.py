@@ -31,6 +31,8 @@ class TableCell:
 
 @dataclass(frozen=True)
 class Column:
+    """A column's title, and which way is better."""
+
     title: str
     group: str = ""
     better: int = 0
@@ -38,16 +40,19 @@ class Column:
 
     @property
     def arrow(self) -> str:
+        """An arrow that says which way is better."""
         return {1: "↑", -1: "↓", 0: ""}[self.better]
 
     @property
     def words(self) -> str:
-        """What the title stands for, and which way is better."""
+        """What the title means, and which way is better."""
         return "; ".join(filter(None, [self.explanation, DIRECTIONS.get(self.better, "")]))
 
 
 @dataclass(frozen=True)
 class Line:
+    """One line of a table."""
+
     label: str
     cells: tuple[TableCell | None, ...]
     note: str = ""
@@ -57,12 +62,16 @@ class Line:
 
 @dataclass(frozen=True)
 class Section:
+    """Lines that belong together, under a title."""
+
     title: str
     lines: tuple[Line, ...]
 
 
 @dataclass(frozen=True)
 class Table:
+    """A table as data."""
+
     caption: str
     first: str
     """the title of the first column"""

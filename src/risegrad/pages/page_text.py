@@ -14,7 +14,7 @@ _INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 @lru_cache(maxsize=4096)
 def visible(text: str) -> str:
-    """One line without characters that act instead of showing: terminal codes, bidi overrides."""
+    """One line without control characters, such as terminal codes and bidi overrides."""
     return _harmless(re.sub(r"\s+", " ", text))
 
 
@@ -54,6 +54,7 @@ _LATEX = {
 
 
 def for_latex(text: str) -> str:
+    """Text with the characters escaped that LaTeX would read as commands."""
     return "".join(_LATEX.get(character, character) for character in visible(text))
 
 
@@ -66,14 +67,17 @@ def for_script(data: Any) -> str:
 
 
 def number(value: float, digits: int = 2) -> str:
+    """A number with a real minus sign."""
     return _minus(f"{value:.{digits}f}")
 
 
 def signed(value: float, digits: int = 2) -> str:
+    """A number that always has a sign."""
     return _minus(f"{value:+.{digits}f}")
 
 
 def plural(count: int, word: str) -> str:
+    """A count with its word, in the plural unless it is one."""
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 

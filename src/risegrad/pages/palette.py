@@ -11,11 +11,13 @@ COLOURS = ("#2b7bd4", "#c8600a", "#2a8c4e", "#a357d1", "#c93a56", "#11878f", "#8
 SHAPES = ("circle", "square", "diamond", "triangle-up", "cross", "triangle-down")
 """Seven colours and six shapes have no common factor: 42 names before a pair comes again."""
 NEUTRAL = "#8792a2"
-"""For what is no method of ours, such as the figures of a paper."""
+"""For what is not one of our methods, such as the figures of a paper."""
 
 
 @dataclass(frozen=True)
 class Mark:
+    """The look of one method."""
+
     colour: str
     shape: str
 

@@ -56,6 +56,7 @@ def save_figures(figures: Iterable[ChartFigure], folder: Path) -> list[Path]:
 
 
 def svg_of(figure: ChartFigure) -> str:
+    """A figure as SVG."""
     spec: dict[str, Any] = figure.spec()
     found: str = _converter().vegalite_to_svg(spec, vl_version=VEGA_LITE, config=config("light"))
     return found

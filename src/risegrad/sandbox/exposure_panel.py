@@ -50,6 +50,8 @@ class ExposurePoint:
 
 @dataclass(frozen=True)
 class ExposureMeasurement:
+    """The exposures of all rules in one dimension."""
+
     d: int
     fo: Exposure
     isotropic: Exposure

@@ -71,6 +71,8 @@ class LeastForgetting:
 
 @dataclass(frozen=True)
 class InformedMeasurement:
+    """What rules that know a curvature forget and learn."""
+
     dampings: tuple[float, ...]
     frontier_damping: float
     targets: tuple[float, ...]
@@ -153,6 +155,7 @@ def _least_at(tasks: Tasks, target: float) -> float:
 
 
 def measure_informed(tasks: Tasks, q: int, steps: int, seed: int) -> InformedMeasurement:
+    """One step and many by every rule, and the least forgetting that is possible."""
     courses = [_course(tasks, told, q, steps) for told in rules_told(tasks, seed)]
     return InformedMeasurement(
         DAMPINGS, FRONTIER_DAMPING, TARGETS, courses, least_forgetting(tasks)

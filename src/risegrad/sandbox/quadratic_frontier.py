@@ -89,6 +89,7 @@ class Subject:
 
     @property
     def name(self) -> str:
+        """The rule's name, with its block size if it has one."""
         return self.rule if self.block is None else f"{self.rule}, blocks of {self.block}"
 
 
@@ -109,6 +110,7 @@ def subjects(d: int, block: int) -> list[Subject]:
 
 
 def top_curvature(tasks: Tasks) -> float:
+    """The largest eigenvalue of the new task's curvature."""
     return float(torch.linalg.eigvalsh(tasks.A)[-1])
 
 
@@ -118,6 +120,7 @@ def sweep_rates(tasks: Tasks) -> Tensor:
 
 
 def measure_course(tasks: Tasks, subject: Subject, q: int, steps: int, seed: int) -> Course:
+    """Follow one rule at a common learning rate, and over a sweep of rates."""
     rate = COMMON_RATE / top_curvature(tasks)
     rule, block = subject.rule, subject.block
     path = follow(tasks, rule, q, torch.tensor([rate], dtype=torch.float64), steps, block=block)

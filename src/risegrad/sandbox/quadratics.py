@@ -22,6 +22,7 @@ class Quadratic:
 
     @property
     def d(self) -> int:
+        """The dimension."""
         return len(self.eigenvalues)
 
     def gradient_with_curvature(self, curvature: float) -> Tensor:
@@ -57,7 +58,7 @@ def random_rotation(d: int, generator: torch.Generator) -> Tensor:
 
 
 def leaning_gradient(problem: Quadratic, generator: torch.Generator) -> Tensor:
-    """A unit gradient whose curvature is twice the average, or less where that is not to be had.
+    """A unit gradient whose curvature is twice the average, or less where that is impossible.
 
     Its energy along eigenvector i is a mixture of even, ``1 / d``, and proportional to curvature,
     ``lam_i / d``; the signs are random. The excess over the average is then the same in every

@@ -16,7 +16,7 @@ from risegrad.common.optional_imports import need
 NAME = "sandbox"
 SUMMARY = "measure the theory on quadratics with known curvature; figures and one JSON"
 DESCRIPTION = """\
-Draws randomized shapes on quadratics whose curvature is known and compares what comes out with the
+Draws randomized shapes on quadratics whose curvature is known and compares the results with the
 closed forms: the paper's figures, the exposure panel, a rotated repeat, trajectories of many steps
 under five rules, signal beside deviation over dimensions and block sizes, and rules that are told
 the curvature. Writes sandbox.json and seven figures (PNG and SVG), prints a summary.
@@ -43,7 +43,8 @@ spiked:K,RATIO (K values RATIO times the rest) or file:PATH (default powerlaw:1)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    out = "folder for the results, made if need be (default %(default)s)"
+    """The arguments of ``rise sandbox``."""
+    out = "folder for the results, created if missing (default %(default)s)"
     parser.add_argument("--out", default="out/sandbox", metavar="DIR", help=out)
     for name, text in NUMBERS.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N", help=text)

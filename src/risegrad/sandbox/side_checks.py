@@ -41,6 +41,7 @@ class Speed:
 
     @property
     def ratio(self) -> float:
+        """How many times faster one draw is."""
         return self.directions_seconds / self.one_draw_seconds
 
 

@@ -56,6 +56,7 @@ class PanelPoint:
 
     @property
     def ratio_exact(self) -> float:
+        """Signal over deviation, both exact."""
         return self.signal_exact / self.deviation_exact
 
 

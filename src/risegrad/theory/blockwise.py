@@ -122,6 +122,7 @@ class DamageDecomposition:
 
     @property
     def total(self) -> Tensor:
+        """The whole damage: that of the mean step plus the residuals of all blocks."""
         return self.mean_step + self.residual.sum(-1)
 
 

@@ -31,6 +31,7 @@ class BlockwiseVariance:
 
     @property
     def total(self) -> Tensor:
+        """The whole variance."""
         return (self.within + self.drift + self.mixed).sum(-1) + self.coupling
 
 

@@ -33,6 +33,7 @@ class RealizedGap:
 
     @property
     def total(self) -> Tensor:
+        """``signal - sampling - smoothing``."""
         return self.signal - self.sampling - self.smoothing
 
 
@@ -77,6 +78,7 @@ class BoundCertificate:
 
     @property
     def certified(self) -> Tensor:
+        """Whether the signal is larger than the bound on everything else."""
         return self.signal.abs() > self.radius
 
 

@@ -107,6 +107,7 @@ class BlockSums:
 
     @property
     def total(self) -> Tensor:
+        """Within blocks plus between them."""
         return self.within.sum(-1) + self.between
 
 

@@ -33,6 +33,7 @@ class Moments(NamedTuple):
 
     @property
     def std(self) -> Tensor:
+        """The square root of the variance."""
         return self.variance.sqrt()
 
 

@@ -21,7 +21,7 @@ from risegrad.common.checks import check_choice, check_int, check_number, check_
 from risegrad.core.draws import Draws, drawing_dtype
 from risegrad.core.parameter_names import Named
 from risegrad.core.reductions import norm
-from risegrad.core.undisturbed import Closure, Surroundings
+from risegrad.core.undisturbed import Closure, LossEvaluator
 from risegrad.theory.calibration import mean_factor
 from risegrad.zeroth_order.line_walk import Restore, walking
 from risegrad.zeroth_order.perturbed import Perturbed, perturbed
@@ -115,7 +115,7 @@ def spsa(
     chosen = perturbed(params)
     draws = Draws(seed, step)
     offsets = (s.epsilon, 0.0 if s.variant == "one-sided" else -s.epsilon)
-    around = Surroundings(model, seed, step)
+    around = LossEvaluator(model, seed, step)
     plus, minus = _losses(closure, chosen, draws, s.q, offsets, restore, around)
     width = offsets[0] - offsets[1]
     projected = tuple((high - low) / width for high, low in zip(plus, minus, strict=True))
@@ -132,21 +132,21 @@ def _losses(
     q: int,
     offsets: tuple[float, float],
     restore: Restore,
-    surroundings: Surroundings,
+    evaluator: LossEvaluator,
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """The losses at the two offsets along every direction."""
     plus, minus = [], []
     with walking(chosen.tensors, restore) as walk:
         if offsets[1] == 0:
             # One evaluation serves all queries: they share its random numbers anyway.
-            minus = [surroundings.loss(closure)] * q
+            minus = [evaluator.loss(closure)] * q
         for query in range(q):
             direction = partial(chosen.direction, draws, query)
             walk.to(offsets[0], direction)
-            plus.append(surroundings.loss(closure))
+            plus.append(evaluator.loss(closure))
             if offsets[1] != 0:
                 walk.to(offsets[1], direction)
-                minus.append(surroundings.loss(closure))
+                minus.append(evaluator.loss(closure))
     return tuple(plus), tuple(minus)
 
 

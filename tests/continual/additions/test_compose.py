@@ -90,7 +90,7 @@ def test_sam_stands_before_what_adjusts_its_gradients():
     sam, agem, gpm = SamSettings().make(0), AgemSettings().make(0), GpmSettings().make(0)
     host = HOSTS["adapter-classifier"]
     check_composition(host, [gpm, sam, agem])
-    with pytest.raises(ValueError, match="'sam' must stand before 'agem': it computes the"):
+    with pytest.raises(ValueError, match="'sam' must come before 'agem': it computes the"):
         check_composition(host, [agem, gpm, sam])
 
 

@@ -162,7 +162,7 @@ def test_a_folder_that_is_none():
 
 
 def test_a_folder_without_a_model_says_which_file_is_missing(weights, tmp_path):
-    both = r"must have config\.json and model\.safetensors, which it has not"
+    both = r"must have config\.json and model\.safetensors, which are missing"
     with pytest.raises(FileNotFoundError, match=both):
         load_model(LanguageModelSettings(weights=str(tmp_path)))
     (tmp_path / "config.json").write_text("{}")

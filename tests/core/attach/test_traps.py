@@ -68,7 +68,7 @@ def test_schedulers(first: str) -> None:
 
 @pytest.mark.parametrize("blocks", ["tensor", "whole", 3])
 @every_place
-def test_surroundings_do_not_matter(blocks: Any, on: On) -> None:
+def test_the_context_around_a_step_does_not_matter(blocks: Any, on: On) -> None:
     """Neither autocast around the step nor a default device or dtype."""
     run, bare = sgd(), sgd(Rise(blocks=blocks), on)
     with torch.device("meta"):

@@ -83,6 +83,7 @@ class Addition:
         """After the last step of a session, before the host finishes it; in evaluation mode."""
 
     def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the addition, as plain data and tensors."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -97,4 +98,5 @@ class AdditionSettings(ABC):
     summary: ClassVar[str]
 
     @abstractmethod
-    def make(self, seed: int) -> Addition: ...
+    def make(self, seed: int) -> Addition:
+        """The addition itself; ``seed`` is the run's."""

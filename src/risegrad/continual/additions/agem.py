@@ -30,6 +30,7 @@ class AgemSettings(AdditionSettings):
         check_number("batch", self.batch, at_least=1, whole=True)
 
     def make(self, seed: int) -> Agem:
+        """A-GEM with these settings."""
         return Agem(self, seed)
 
 

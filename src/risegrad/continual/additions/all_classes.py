@@ -16,6 +16,7 @@ class AllClassesSettings(AdditionSettings):
     summary: ClassVar[str] = "the loss over all classes seen: naive fine-tuning"
 
     def make(self, seed: int) -> AllClasses:
+        """The loss over all classes; it has no settings and draws nothing."""
         return AllClasses()
 
 

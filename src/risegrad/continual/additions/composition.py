@@ -26,8 +26,8 @@ def check_composition(host: type[Host], additions: Sequence[Addition]) -> None:
     for earlier, later in pairwise(adjusting):
         if later.recomputes:
             raise ValueError(
-                f"addition {later.name!r} must stand before {earlier.name!r}: it computes the "
-                f"gradients anew, and what {earlier.name!r} did to them would be lost"
+                f"addition {later.name!r} must come before {earlier.name!r}: it computes the "
+                f"gradients again, and what {earlier.name!r} did to them would be lost"
             )
 
 

@@ -40,6 +40,7 @@ class EwcSettings(AdditionSettings):
         check_number("samples", self.samples, at_least=0, whole=True)
 
     def make(self, seed: int) -> Ewc:
+        """EWC with these settings."""
         return Ewc(self, seed)
 
 

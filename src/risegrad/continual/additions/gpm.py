@@ -43,6 +43,7 @@ class GpmSettings(AdditionSettings):
         check_number("batch", self.batch, at_least=1, whole=True)
 
     def make(self, seed: int) -> Gpm:
+        """GPM with these settings."""
         return Gpm(self, seed)
 
 

@@ -32,6 +32,7 @@ class LwfSettings(AdditionSettings):
         check_number("temperature", self.temperature, above=0)
 
     def make(self, seed: int) -> Lwf:
+        """LwF with these settings; it draws nothing, so the seed is not used."""
         return Lwf(self)
 
 

@@ -27,6 +27,7 @@ class ReplaySettings(AdditionSettings):
         check_number("batch", self.batch, at_least=0, whole=True)
 
     def make(self, seed: int) -> Replay:
+        """Experience replay with these settings."""
         return Replay(self, seed)
 
 

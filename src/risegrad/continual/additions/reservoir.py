@@ -42,9 +42,11 @@ class Reservoir:
         return [self.refs[place] for place in order[:count].tolist()]
 
     def state_dict(self) -> dict[str, Any]:
+        """The kept references and how many examples were seen."""
         return {"refs": [list(ref) for ref in self.refs], "seen": self.seen}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what ``state_dict`` returned."""
         self.refs = [(task, index) for task, index in state["refs"]]
         self.seen = state["seen"]
 

@@ -26,6 +26,7 @@ class SamSettings(AdditionSettings):
         check_number("rho", self.rho, above=0)
 
     def make(self, seed: int) -> Sam:
+        """SAM with these settings; it draws nothing, so the seed is not used."""
         return Sam(self)
 
 

@@ -79,7 +79,7 @@ def _expanded(
 def _after_prompts(
     model: LanguageModel, source: Tensor, mask: Tensor, labels: Sequence[Tensor]
 ) -> Tensor:
-    """Decoders: the blocks stand after the prompt, each counting its positions from there.
+    """Decoders: the blocks come after the prompt, each counting its positions from there.
 
     The source is padded on the left. The last token of a label is only predicted, never read.
     """

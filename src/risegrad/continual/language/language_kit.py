@@ -59,6 +59,7 @@ class LanguageKit:
         return tuple(dict.fromkeys(label for task in self.stream for label in task.classes))
 
     def named_rule(self, default: str) -> Rule:
+        """The rule of the settings, or the host's own where they name none."""
         return self.rule if self.rule.name else replace(self.rule, name=default)
 
     def answered(self, task: int, split: str) -> Answered:

@@ -29,6 +29,7 @@ class LabelHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(len(labels)))
 
     def forward(self, net: Any, source: Tensor, mask: Tensor) -> Tensor:
+        """Scores of all labels from the mean of the encoder's last states."""
         states = net(input_ids=source, attention_mask=mask).last_hidden_state
         weights = mask.unsqueeze(-1).to(states.dtype)
         mean = (states * weights).sum(1) / weights.sum(1).clamp(min=1)
@@ -83,14 +84,17 @@ class LanguageModel:
 
     @property
     def module(self) -> nn.Module:
+        """The network as torch sees it."""
         module: nn.Module = self.net
         return module
 
     @property
     def model_type(self) -> str:
+        """The architecture's name in its configuration, such as ``t5``."""
         return str(self.net.config.model_type)
 
     def accepts(self, argument: str) -> bool:
+        """Whether the network's ``forward`` takes an argument of this name."""
         return argument in inspect.signature(self.net.forward).parameters
 
 
@@ -130,7 +134,7 @@ def check_folder(folder: Path) -> None:
     if missing:
         raise FileNotFoundError(
             f"model.weights {str(folder.absolute())!r} could not be loaded: it must have "
-            f"{' and '.join(missing)}, which it has not"
+            f"{' and '.join(missing)}, which are missing"
         )
 
 

@@ -24,6 +24,7 @@ MakeHost = Callable[["LanguageRun", Devices], LanguageHost]
 
 
 def seconds(settings: LanguageRun, make_host: MakeHost) -> float:
+    """About how many seconds the whole run would take here."""
     stream = build_stream(settings.stream)
     trained = sum(len(task.train) for task in stream) * settings.adapter.epochs
     step, answer = _paces(_small(settings), make_host)

@@ -134,7 +134,7 @@ def seconds(settings: LanguageRun) -> float:
 
 
 def perform(settings: LanguageRun, folder: Path, report: Report) -> dict[str, Any]:
-    """Learn the stream, going on from what lies in ``folder``."""
+    """Learn the stream, continuing from what is in ``folder``."""
     devices = Devices(settings.loop.precision, settings.loop.device)
     host = make_host(settings, devices)
     stream = host.kit.stream
@@ -147,6 +147,7 @@ def perform(settings: LanguageRun, folder: Path, report: Report) -> dict[str, An
 
 
 def make_host(settings: LanguageRun, devices: Devices) -> LanguageHost:
+    """The host with its stream, its model and everything else that the settings describe."""
     kit = LanguageKit(
         stream=build_stream(settings.stream),
         model=load_model(settings.model),

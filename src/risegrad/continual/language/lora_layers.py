@@ -32,18 +32,22 @@ class StackedLora(PeftLinear):
 
     @property
     def down(self) -> nn.Linear:
+        """The map to the low rank that is being trained."""
         return cast(nn.Linear, self.lora_A[ADAPTER])
 
     @property
     def up(self) -> nn.Linear:
+        """The map back from the low rank that is being trained."""
         return cast(nn.Linear, self.lora_B[ADAPTER])
 
     @property
     def A(self) -> nn.Parameter:
+        """The weight of ``down``."""
         return cast(nn.Parameter, self.down.weight)
 
     @property
     def B(self) -> nn.Parameter:
+        """The weight of ``up``."""
         return cast(nn.Parameter, self.up.weight)
 
     @property
@@ -53,9 +57,11 @@ class StackedLora(PeftLinear):
 
     @property
     def scale(self) -> float:
+        """LoRA's factor: the adapter adds ``scale * B A x``."""
         return float(self.scaling[ADAPTER])
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """The layer's output with the trained adapter and all earlier ones."""
         base: Tensor = self.base(x, *args, **kwargs)
         if self.folded:
             return base

@@ -26,6 +26,7 @@ class Tokens:
         return self.ids[self.offsets[index] : self.offsets[index + 1]].long()
 
     def lengths(self) -> list[int]:
+        """How many tokens each text has."""
         return self.offsets.diff().tolist()
 
 
@@ -72,7 +73,7 @@ def answer_tokens(tokenizer: Any, text: str, length: int) -> Tensor:
 
 
 def _ending(tokenizer: Any) -> int:
-    """How many special tokens stand at the end of every text."""
+    """How many special tokens end every text."""
     ids: list[int] = tokenizer("a")["input_ids"]
     special = set(tokenizer.all_special_ids)
     # One that does not know the letter reads it as unknown, which is special too but no end.

@@ -31,6 +31,7 @@ class TextBatch:
         return len(self.source)
 
     def to(self, target: torch.device) -> TextBatch:
+        """The same batch on another device."""
         source, mask, targets = (
             tensor.to(target, non_blocking=True)
             for tensor in (self.source, self.mask, self.targets)
@@ -38,6 +39,7 @@ class TextBatch:
         return TextBatch(source, mask, targets)
 
     def pin_memory(self) -> TextBatch:
+        """The same batch in pinned memory, which copies to a GPU faster."""
         return TextBatch(
             self.source.pin_memory(), self.mask.pin_memory(), self.targets.pin_memory()
         )
@@ -75,6 +77,7 @@ class Answered:
         )
 
     def answer(self, index: int) -> Tensor:
+        """The tokens of the answer to one example."""
         return self.written[self.answers[index]]
 
 
@@ -88,6 +91,7 @@ class TextItems:
     pad: int
 
     def fetch(self, refs: Sequence[Ref], epoch: int) -> TextBatch:
+        """The named examples as one padded batch."""
         if not refs:
             empty = torch.empty(0, 1, dtype=torch.int64)
             return TextBatch(empty, empty, empty)

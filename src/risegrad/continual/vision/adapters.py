@@ -25,6 +25,7 @@ class Adapter(nn.Module):
             nn.init.zeros_(start_at_zero)
 
     def forward(self, x: Tensor) -> Tensor:
+        """``scale * up(dropout(relu(down(x))))``."""
         up: Tensor = self.up(self.dropout(torch.relu(self.down(x))))
         return up * self.scale
 

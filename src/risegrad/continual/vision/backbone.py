@@ -119,6 +119,7 @@ def weights_wanted(settings: ViTSettings) -> str:
 
 
 def no_weights(path: Path) -> str:
+    """The error text for a file of weights that does not exist."""
     return f"model.weights must be a file, got {str(path.absolute())!r}"
 
 
@@ -147,6 +148,7 @@ def _load_file(model: Any, path: Path) -> None:
 
 
 def feature_width(vit: nn.Module) -> int:
+    """How many numbers the model's feature of an image has."""
     width: int = vit.num_features  # type: ignore[assignment]
     return width
 

@@ -31,9 +31,11 @@ class Head(nn.Module):
 
     @property
     def classes(self) -> int:
+        """How many classes there are so far."""
         return len(self.weight)
 
     def grow(self, count: int, generator: torch.Generator) -> None:
+        """Add ``count`` new classes; the rows of the old ones stay as they are."""
         bound = math.sqrt((3 if self.kind == "linear" else 1) / self.width)
         fresh = torch.empty(count, self.width).uniform_(-bound, bound, generator=generator)
         self.weight = Parameter(torch.cat([self.weight.detach(), fresh.to(self.weight)]))
@@ -41,6 +43,7 @@ class Head(nn.Module):
             self.bias = Parameter(torch.cat([self.bias.detach(), self.bias.new_zeros(count)]))
 
     def forward(self, features: Tensor) -> Tensor:
+        """The scores of all classes: linear, or ``sigma`` times the cosine."""
         if self.kind == "linear":
             return linear(features, self.weight, self.bias)
         return self.sigma * cosine(features, self.weight)

@@ -27,11 +27,13 @@ class VisionBatch:
         return len(self.labels)
 
     def to(self, target: torch.device) -> VisionBatch:
+        """The same batch on another device."""
         return VisionBatch(
             self.inputs.to(target, non_blocking=True), self.labels.to(target, non_blocking=True)
         )
 
     def pin_memory(self) -> VisionBatch:
+        """The same batch in pinned memory, which copies to a GPU faster."""
         return VisionBatch(self.inputs.pin_memory(), self.labels.pin_memory())
 
 
@@ -44,6 +46,7 @@ class AugmentedImages:
     seed: int
 
     def fetch(self, refs: Sequence[Ref], epoch: int) -> VisionBatch:
+        """The named images in a random view that depends on seed and epoch."""
         seed = seed_for(self.seed, "augment", epoch)
         return _by_task(self.stream, "train", refs, seed)
 
@@ -57,6 +60,7 @@ class CachedFeatures:
     labels: dict[int, Tensor]
 
     def fetch(self, refs: Sequence[Ref], epoch: int) -> VisionBatch:
+        """The features of the named images, the same in every epoch."""
         inputs = [self.features[task][index] for task, index in refs]
         labels = [self.labels[task][index] for task, index in refs]
         if not refs:
@@ -73,6 +77,7 @@ class PlainImages:
     split: str
 
     def fetch(self, refs: Sequence[Ref], epoch: int) -> VisionBatch:
+        """The named images in the fixed view of testing."""
         return _by_task(self.stream, self.split, refs, None)
 
 

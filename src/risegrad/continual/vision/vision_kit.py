@@ -46,6 +46,7 @@ class Kit:
 
     @property
     def width(self) -> int:
+        """How many numbers a feature has."""
         return feature_width(self.vit)
 
     def first_class(self, task: int) -> int:
@@ -53,9 +54,11 @@ class Kit:
         return sum(len(earlier.classes) for earlier in self.stream.tasks[:task])
 
     def named_rule(self, default: str) -> Rule:
+        """The rule of the settings, or the host's own where they name none."""
         return self.rule if self.rule.name else replace(self.rule, name=default)
 
     def new_adapters(self, task: int) -> nn.ModuleList:
+        """New adapters for every block of the ViT; each task has its own random start."""
         depth = len(self.vit.blocks)  # type: ignore[arg-type]
         generator = generator_for(self.seed, "adapters", task)
         adapters = make_adapters(self.vit_settings, self.width, depth, generator)

@@ -23,6 +23,7 @@ MakeHost = Callable[["VisionRun", Devices], VisionHost]
 
 
 def seconds(settings: VisionRun, make_host: MakeHost) -> float:
+    """About how many seconds the whole run would take here."""
     stream = build_stream(settings.stream)
     sizes = [len(task.train) for task in stream]
     tests = [len(getattr(task, settings.loop.score_on)) for task in stream]

@@ -166,7 +166,7 @@ def seconds(settings: VisionRun) -> float:
 
 
 def perform(settings: VisionRun, folder: Path, report: Report) -> dict[str, Any]:
-    """Learn the stream, going on from what lies in ``folder``."""
+    """Learn the stream, continuing from what is in ``folder``."""
     devices = Devices(settings.loop.precision, settings.loop.device)
     host = make_host(settings, devices)
     stream = host.kit.stream
@@ -175,6 +175,7 @@ def perform(settings: VisionRun, folder: Path, report: Report) -> dict[str, Any]
 
 
 def make_host(settings: VisionRun, devices: Devices) -> VisionHost:
+    """The host with its stream, its backbone and everything else that the settings describe."""
     stream = build_stream(settings.stream)
     vit = load_backbone(settings.model, settings.stream.image_size, settings.seed)
     if settings.model.base_epochs:

@@ -31,10 +31,12 @@ class Calibration:
 
     @property
     def n(self) -> Tensor:
+        """``q + d + 1`` of each block."""
         return self.q + self.d + 1
 
     @staticmethod
     def of(space: Space) -> Calibration:
+        """The calibration of the blocks of a space."""
         return Calibration(*map(space.numbers, ("d", "q", "tau", "mean_factor")))
 
 

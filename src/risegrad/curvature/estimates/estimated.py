@@ -37,7 +37,8 @@ class EstimateSource(Protocol, Generic[Terms]):
     """Something estimated from ``count`` independent draws; ``count`` 0 says that it is exact."""
 
     @property
-    def count(self) -> int: ...
+    def count(self) -> int:
+        """How many random draws there are so far; 0 if the terms are exact."""
 
     def terms(self) -> Terms:
         """The estimate from all draws."""

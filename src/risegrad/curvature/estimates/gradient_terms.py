@@ -56,9 +56,11 @@ class ExactGradient:
     count: int = 0
 
     def terms(self) -> GradientTerms:
+        """The terms; they are exact."""
         return self.found
 
     def without(self, draw: int) -> GradientTerms:
+        """Always an error, because there are no draws to leave out."""
         raise IndexError(f"exact terms have no draw {draw}")
 
 
@@ -120,12 +122,15 @@ class SignedGradient:
 
     @property
     def count(self) -> int:
+        """How many sign vectors were drawn."""
         return len(self.signs)
 
     def terms(self) -> GradientTerms:
+        """The terms, averaged over all draws."""
         return self._averaged(torch.ones(self.count, dtype=torch.bool))
 
     def without(self, draw: int) -> GradientTerms:
+        """The terms without one draw, for the jackknife."""
         kept = torch.ones(self.count, dtype=torch.bool)
         kept[draw] = False
         return self._averaged(kept)

@@ -45,19 +45,19 @@ class Measured:
 
 
 def measure(
-    operator: Operator, g: Tensor, h: Tensor, eta: float, spend: ProductBudget, seed: int,
+    operator: Operator, g: Tensor, h: Tensor, eta: float, budget: ProductBudget, seed: int,
     tick: Tick,
 ) -> Measured:  # fmt: skip
     """The gradient's products first; then probes, group by group, until the totals are good."""
     space = operator.space
-    size = spend.group(space)
-    if spend.exact(space):
+    size = budget.group(space)
+    if budget.exact(space):
         gradient: EstimateSource[Any] = exact_gradient_terms(operator, g, h, tick)
     else:
-        gradient = signed_gradient_terms(operator, g, h, spend.signs, mix(seed, 1), tick)
+        gradient = signed_gradient_terms(operator, g, h, budget.signs, mix(seed, 1), tick)
     probes = Probes(exposure_scales(space, space.block_dots(g, g)))
     formula = partial(evaluate, c=Calibration.of(space), eta=eta)
-    for count in group_sizes(spend.probes, size):
+    for count in group_sizes(budget.probes, size):
         probes.add(operator, count, mix(seed, 2), tick)
         if probes.asymmetry > MOST_ASYMMETRY:
             raise FloatingPointError(
@@ -67,6 +67,6 @@ def measure(
             )
         values, errors = jackknife(formula, [gradient, probes])
         found = Measured(values, errors, gradient, probes)
-        if probes.count >= LEAST_PROBES and found.worst <= spend.precision:
+        if probes.count >= LEAST_PROBES and found.worst <= budget.precision:
             break
     return found

@@ -30,7 +30,7 @@ FLOOR = 0.1
 
 @dataclass(frozen=True)
 class ProbeTerms:
-    """``tr H_bb`` (B) and ``|H_bc|_F^2`` (B, B), on whose diagonal stands ``tr H_bb^2``."""
+    """``tr H_bb`` (B) and ``|H_bc|_F^2`` (B, B), with ``tr H_bb^2`` on its diagonal."""
 
     trace: Tensor
     norms: Tensor
@@ -49,6 +49,7 @@ class Probes:
 
     @property
     def count(self) -> int:
+        """How many probes there are."""
         return sum(group.shape[-1] for group in self.groups)
 
     @property
@@ -72,9 +73,11 @@ class Probes:
         self._pairs.append(torch.einsum("blk,ckl->bc", crossed, crossed))
 
     def terms(self) -> ProbeTerms:
+        """The terms from all probes."""
         return self._scaled(self._traces(), sum(self._pairs, torch.zeros(1)), self.count)
 
     def without(self, draw: int) -> ProbeTerms:
+        """The terms without one probe, for the jackknife."""
         for group in self.groups:
             size = group.shape[-1]
             if draw < size:

@@ -73,10 +73,11 @@ class ProductBudget:
         return min(MOST_GROUP, room)
 
     def exact(self, space: Space) -> bool:
-        """Whether every block's gradient gets a product of its own."""
+        """Whether every block's gradient gets its own product."""
         return len(space.blocks) <= self.gradients
 
     def gradient_products(self, space: Space) -> int:
+        """How many products the terms of the gradient take."""
         return len(space.blocks) if self.exact(space) else self.signs + 2
 
     def most(self, space: Space) -> int:

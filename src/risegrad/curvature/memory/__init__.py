@@ -30,12 +30,12 @@ __all__ = [
 
 _HOMES = {
     "Anchor": "anchor",
-    "Bound": "sides",
-    "Diagonal": "side",
+    "Bound": "parameter_sides",
+    "Diagonal": "memory_side",
     "Factor": "factor",
     "LayerMemory": "layer_memory",
     "Memory": "memory",
-    "ParameterSides": "sides",
+    "ParameterSides": "parameter_sides",
     "dreamed": "dreams",
     "remember": "remembering",
     "retract": "retraction",

@@ -26,10 +26,12 @@ class Anchor:
 
     @property
     def bytes(self) -> int:
+        """The memory that the values take."""
         return sum(value.numel() * value.element_size() for value in self.values.values())
 
 
 def anchor_of(memory: Mapping[str, LayerMemory], model: nn.Module) -> Anchor:
+    """The trained parameters of the remembered layers as they are now."""
     values = {
         name: tensor.detach().clone()
         for name, tensor in named_parameters(model).items()
@@ -71,6 +73,7 @@ def moved_parameters(
 
 
 def change_of(moved: Moved) -> Tensor:
+    """How far a parameter has moved from its anchor."""
     if moved.then is None:
         raise ValueError(
             f"the anchor does not hold {moved.name}, which is trained: make it by "

@@ -43,6 +43,7 @@ class Layer:
 
     @property
     def trained(self) -> bool:
+        """Whether any parameter of the layer is trained."""
         return any(p.requires_grad for p in self.module.parameters())
 
 
@@ -148,7 +149,7 @@ def _matching(argument: str, layers: dict[str, Layer], patterns: Sequence[str]) 
 
 
 def _tied(model: nn.Module, layers: dict[str, Layer]) -> dict[str, str]:
-    """Layers whose own weight is trained in two places: its curvature is no single product."""
+    """Layers whose own weight is trained in two places: its curvature is not a single product."""
     homes: dict[int, list[str]] = {}
     for name, module in model.named_modules():
         for tensor in module._parameters.values():

@@ -55,6 +55,7 @@ class LayerMemory:
 
     @property
     def bytes(self) -> int:
+        """The memory that all sides take."""
         return sum(side.bytes for side in self.parts.values())
 
     def effective_dimension(self, damping: float) -> float:
@@ -63,6 +64,7 @@ class LayerMemory:
         return found[0] if self.kind == "norm" else found[0] * found[1]
 
     def plus(self, other: LayerMemory) -> LayerMemory:
+        """The memory of both together; inputs are averaged by weight, the rest adds up."""
         if (self.kind, self.shape) != (other.kind, other.shape):
             raise ValueError(
                 f"{self.kind} of shape {self.shape} and {other.kind} of shape {other.shape}"
@@ -81,6 +83,7 @@ class LayerMemory:
         )
 
     def scaled(self, by: float) -> LayerMemory:
+        """The same memory counted ``by`` times."""
         parts = dict(self.parts)
         for name in parts:
             if name != "inputs":
@@ -88,6 +91,7 @@ class LayerMemory:
         return replace(self, parts=parts, weight=self.weight * by)
 
     def changed(self, change: Callable[[str, Side], Side]) -> LayerMemory:
+        """A copy with each side replaced by ``change(name, side)``."""
         return replace(self, parts={name: change(name, side) for name, side in self.parts.items()})
 
     def matrix(self, weight: Tensor) -> Tensor:
@@ -116,4 +120,5 @@ class LayerMemory:
 
 
 def half_quadratic(side: Side, columns: Tensor) -> Tensor:
+    """``1/2 sum_i c_i^T S c_i`` over the columns ``c_i``."""
     return (columns.to(side.like) * side.product(columns)).sum() / 2

@@ -1,4 +1,4 @@
-"""One name for a layer, whether it stands alone, carries an adapter or was merged.
+"""One name for a layer, whether it is alone, has an adapter or was merged.
 
 A memory belongs to a layer's map, not to the tensors that make it up at the moment. So what peft
 adds to names is taken off: a memory of the plain model serves the one with LoRA, and the other way.

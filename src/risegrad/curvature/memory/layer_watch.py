@@ -38,6 +38,7 @@ class GatheredMoments:
         self.trace = 0.0
 
     def add(self, rows: Tensor) -> None:
+        """Add the second moments of more rows."""
         if self.total is None:
             self._start(rows)
         assert self.total is not None
@@ -100,15 +101,18 @@ class Squares:
         self.total: Tensor | None = None
 
     def add(self, rows: Tensor) -> None:
+        """Add the squares of more rows."""
         self._add(rows.square().sum(0))
 
     def count(self, tokens: Tensor, like: Tensor) -> None:
+        """Add how often each token occurs, which is the square of a one-hot row."""
         self._add(torch.bincount(tokens, minlength=self.dim).to(like))
 
     def _add(self, part: Tensor) -> None:
         self.total = part if self.total is None else self.total + part
 
     def diagonal(self, divisor: float) -> Diagonal:
+        """The sums divided by ``divisor``."""
         total = torch.zeros(self.dim) if self.total is None else self.total.cpu()
         if not bool(total.isfinite().all()):
             raise FloatingPointError("not finite")
@@ -130,11 +134,13 @@ class Seen(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, output: Tensor, thread: Tensor, callback: Callback) -> Tensor:
+        """Pass the output on, so that the backward pass comes by here."""
         ctx.callback = callback
         return output.clone()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        """Hand the gradient to the callback and pass it on unchanged."""
         ctx.callback(grads[0])
         return grads[0], None, None
 

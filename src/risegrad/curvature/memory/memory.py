@@ -32,6 +32,7 @@ HEAD = ("layer", "kind", "examples", "eff. dim of in x out", "bytes")
 
 
 def table(memory: Memory, damping: float = DAMPING) -> str:
+    """A memory as text: a line per layer with its effective dimension and size."""
     title = f"memory of {len(memory)} layers, {size(memory.bytes)}, {_kept(memory)}"
     rows = [_row(name, layer, damping) for name, layer in memory.items()]
     tail = [f"effective dimension at damping {damping:g}"]
@@ -178,10 +179,12 @@ class Memory(Mapping[str, LayerMemory]):
         return self.changed(lambda _layer, _part, side: side.rotated(generator))
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Memory:
+        """A copy on another device, or in another dtype."""
         return self.changed(lambda _layer, _part, side: side.to(device, dtype))
 
     @property
     def bytes(self) -> int:
+        """The memory that all layers take."""
         return sum(layer.bytes for layer in self.values())
 
     @cached_property
@@ -238,6 +241,7 @@ class Memory(Mapping[str, LayerMemory]):
 
     @classmethod
     def load(cls, path: str | Path) -> Memory:
+        """Read a file that ``save`` wrote."""
         return cls(**read_memory(Path(path)))
 
     def __str__(self) -> str:

@@ -26,6 +26,7 @@ BETWEEN = "|"
 
 
 def write_memory(memory: Memory, path: Path) -> None:
+    """Write a memory as a file of safetensors."""
     torch_form = need("safetensors.torch", "curvature", "saving a memory")
     tensors = {
         BETWEEN.join((name, part, piece)): tensor.detach().cpu().contiguous()

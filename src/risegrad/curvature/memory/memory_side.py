@@ -19,6 +19,7 @@ class Side:
 
     @property
     def trace(self) -> float:
+        """The sum of the eigenvalues."""
         raise NotImplementedError
 
     @property
@@ -28,6 +29,7 @@ class Side:
 
     @property
     def bytes(self) -> int:
+        """The memory that its tensors take."""
         return sum(t.numel() * t.element_size() for t in self.tensors().values())
 
     def filtered(self, x: Tensor, damping: float, power: float = -1.0) -> Tensor:
@@ -50,16 +52,19 @@ class Side:
         raise NotImplementedError
 
     def effective_dimension(self, damping: float) -> float:
-        """How many directions stand above the damping: ``tr F/t (F/t + damping)^-1``."""
+        """How many directions are above the damping: ``tr F/t (F/t + damping)^-1``."""
         raise NotImplementedError
 
     def plus(self, other: Side, weight: float = 1.0) -> Side:
+        """``self + weight * other``."""
         raise NotImplementedError
 
     def scaled(self, by: float) -> Side:
+        """``by * self``."""
         raise NotImplementedError
 
     def truncated(self, rank: int) -> Side:
+        """The ``rank`` largest eigenpairs, and one number for all other directions."""
         raise NotImplementedError
 
     def rotated(self, generator: torch.Generator) -> Side:
@@ -67,6 +72,7 @@ class Side:
         raise NotImplementedError
 
     def to(self, device: torch.device | str | None, dtype: torch.dtype | None = None) -> Side:
+        """A copy on another device, or in another dtype."""
         raise NotImplementedError
 
     def tensors(self) -> dict[str, Tensor]:
@@ -144,10 +150,12 @@ class Diagonal(Side):
 
 
 def check_damping(damping: float) -> float:
+    """The damping, which must be above 0."""
     return check_number("damping", damping, above=0)
 
 
 def named(other: object) -> str:
+    """What an object is, for an error text."""
     if isinstance(other, Side):
         return f"a {type(other).__name__.lower()} of size {other.dim}"
     return type(other).__name__

@@ -1,4 +1,4 @@
-"""How many eigenpairs a memory keeps when nobody says so: as many as its bytes allow."""
+"""How many eigenpairs a memory keeps by default: as many as its bytes allow."""
 
 from __future__ import annotations
 

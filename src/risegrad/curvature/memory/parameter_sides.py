@@ -43,6 +43,7 @@ class ParameterSides:
         return x.T if self.transposed else x.flatten(1)
 
     def restored(self, matrix: Tensor, shape: torch.Size) -> Tensor:
+        """The matrix in the shape of the parameter again."""
         return (matrix.T if self.transposed and len(shape) == 2 else matrix).reshape(shape)
 
     def filtered(self, x: Tensor, damping: float, power: float = -1.0) -> Tensor:
@@ -57,6 +58,7 @@ class ParameterSides:
         return (self.left.product(moved) * turned.to(self.left.like)).sum()
 
     def effective_dimension(self, damping: float) -> float:
+        """The product of the effective dimensions of both sides."""
         return self.left.effective_dimension(damping) * self.right.effective_dimension(damping)
 
 
@@ -89,6 +91,7 @@ class Bound:
 
     @property
     def covered(self) -> list[str]:
+        """The names of the parameters that the memory covers."""
         return list(self._ways)
 
     def now(self) -> dict[str, ParameterSides]:

@@ -91,7 +91,7 @@ def _from_pair(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
 
 
 def _from_labels(model: nn.Module, batch: Mapping[str, Any], loss: nn.Module) -> Predict:
-    """Labels that stand beside their logits or, in a causal model, one place after."""
+    """Labels at the position of their logits or, in a causal model, one place after."""
     options, shift = options_of(model), label_shift(model, batch, loss)
     return lambda m, b: _counted(m(**b, **options).logits, b["labels"], shift)
 

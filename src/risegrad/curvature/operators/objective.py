@@ -34,7 +34,7 @@ Batches = Iterable[Any]
 
 
 class Predictor(nn.Module):
-    """The model as curvlinops wants it: one argument in, the prediction out."""
+    """The model as curvlinops needs it: one argument in, the prediction out."""
 
     def __init__(self, model: nn.Module, predict: Predict) -> None:
         super().__init__()
@@ -42,6 +42,7 @@ class Predictor(nn.Module):
         self.predict = predict
 
     def forward(self, item: dict[str, Any]) -> Tensor:
+        """The model's prediction for one batch."""
         return self.predict(self.model, item["batch"])[0]
 
 
@@ -55,6 +56,7 @@ class MeanLoss(nn.Module):
         self.function = function
 
     def forward(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """The loss of a prediction."""
         return self.function(prediction, target)
 
 
@@ -85,11 +87,12 @@ class Objective:
 
     @property
     def weights(self) -> list[float]:
+        """The weight of each batch in the whole loss."""
         total = sum(self.sizes) if self.loss.reduction == "mean" else 1
         return [size / total if self.loss.reduction == "mean" else 1.0 for size in self.sizes]
 
     def data(self) -> list[tuple[dict[str, Any], Tensor]]:
-        """Pairs as curvlinops reads them; the batch rides in a mapping, whatever its form."""
+        """Pairs as curvlinops reads them; the batch is put into a mapping, whatever its form."""
         sized = zip(self.batches, self.sizes, self.targets, strict=True)
         return [({"batch": batch, "size": size}, target) for batch, size, target in sized]
 

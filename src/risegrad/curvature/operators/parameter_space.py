@@ -29,18 +29,22 @@ class Block:
 
     @property
     def d(self) -> int:
+        """How many coordinates it has."""
         return self.stop - self.start
 
     @property
     def at(self) -> slice:
+        """Its place in the flat vector."""
         return slice(self.start, self.stop)
 
     @property
     def tau(self) -> float:
+        """``tau = d/(q+d+1)``."""
         return tau(self.d, self.q)
 
     @property
     def mean_factor(self) -> float:
+        """``a = sqrt(q/(q+d+1))``."""
         return mean_factor(self.d, self.q)
 
 
@@ -56,6 +60,7 @@ class Space:
 
     @property
     def d(self) -> int:
+        """How many coordinates all blocks have together."""
         return self.blocks[-1].stop
 
     def numbers(self, what: str) -> Tensor:

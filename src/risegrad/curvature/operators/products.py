@@ -75,6 +75,7 @@ class BlockOperator:
 
     @property
     def shape(self) -> tuple[int, int]:
+        """Rows and columns: the sizes of the two blocks."""
         blocks = self.whole.space.blocks
         return blocks[self.row].d, blocks[self.column].d
 

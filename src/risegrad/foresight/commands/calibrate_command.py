@@ -19,6 +19,7 @@ EXAMPLES: tuple[str, ...] = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``rise calibrate``."""
     model = "timm name, transformers folder or name, or file of weights"
     parser.add_argument("--model", required=True, metavar="NAME_OR_PATH", help=model)
     lora = "r=RANK or r=RANK,targets=NAME+NAME (default targets: peft's)"

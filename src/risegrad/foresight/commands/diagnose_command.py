@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from risegrad.foresight.foresight_settings import ForesightSettings
 
 NAME = "diagnose"
-SUMMARY = "say before training what FO, RISE and smaller steps would do to what a model knows"
+SUMMARY = "predict before training what FO, RISE and smaller steps do to what a model knows"
 DESCRIPTION = """\
 Measures the curvature of the historical loss along the incoming gradient and on average, block by
 block, and predicts the damage of one step by FO, RISE, scaled FO and covariance noise. Prints
@@ -32,6 +32,7 @@ EXAMPLES: tuple[str, ...] = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``rise diagnose``."""
     add_paths(parser)
     add_output(parser, "out/diagnosis")
 

@@ -27,7 +27,8 @@ def add_paths(parser: argparse.ArgumentParser) -> None:
 
 
 def add_output(parser: argparse.ArgumentParser, default: str) -> None:
-    out = "folder for the results, made if need be (default %(default)s)"
+    """``--out`` and ``--quiet``."""
+    out = "folder for the results, created if missing (default %(default)s)"
     parser.add_argument("--out", default=default, metavar="DIR", help=out)
     parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
 

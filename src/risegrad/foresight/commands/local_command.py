@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from risegrad.foresight.foresight_settings import ForesightSettings
 
 NAME = "local"
-SUMMARY = "set predicted changes of the historical loss against the true ones, on a real network"
+SUMMARY = "compare predicted and true changes of the historical loss on a real network"
 DESCRIPTION = """\
 At checkpoints of a small stream, moves the model by one step and by a few steps of each rule at
 several step sizes, measures what happened to the historical loss and compares it with what each
 curvature had predicted. Prints a summary and writes local.json and local.html (self-contained).
-A killed run with the same settings and folder goes on at its last checkpoint.
+A killed run with the same settings and folder continues from its last checkpoint.
 Needs curvlinops and tqdm: pip install "risegrad[curvature,lab]"."""
 EXAMPLES: tuple[str, ...] = (
     "rise local experiments/local/vit.toml --model WEIGHTS --data IMAGES.npz",
@@ -27,6 +27,7 @@ EXAMPLES: tuple[str, ...] = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``rise local``."""
     add_paths(parser)
     add_output(parser, "out/local")
 

@@ -66,10 +66,13 @@ EXAMPLES: tuple[str, ...] = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``rise completion``."""
     parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
 
 
 def plan(args: argparse.Namespace) -> Callable[[], int]:
+    """The job: print the script."""
+
     def job() -> int:
         print(script(args.root, args.shell), end="")
         return 0

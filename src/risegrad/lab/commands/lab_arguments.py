@@ -9,13 +9,14 @@ OUT = "out/runs"
 
 
 def add_experiment(parser: argparse.ArgumentParser) -> None:
+    """The experiment, and the arguments that change or choose its runs."""
     text = "the name of an experiment ('rise list experiments') or a TOML file"
     parser.add_argument("experiment", metavar="EXPERIMENT", help=text)
     out = "folder of the runs (default %(default)s)"
     parser.add_argument("--out", type=Path, default=Path(OUT), metavar="DIR", help=out)
     text = "replace a value in every row, e.g. rule.q=8; may be repeated"
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=text)
-    text = "only the row or section of this name, or the run whose id begins so; may be repeated"
+    text = "only this row or section, or runs whose id starts with this; may be repeated"
     parser.add_argument("--only", action="append", default=[], metavar="LABEL", help=text)
     parser.add_argument("--seeds", metavar="0,1,2", help="these seeds instead of the file's")
     # For tests and other domains: a module with read_config, estimate and perform.
@@ -23,6 +24,7 @@ def add_experiment(parser: argparse.ArgumentParser) -> None:
 
 
 def overrides(args: argparse.Namespace) -> list[str]:
+    """The values of ``--set`` and ``--seeds`` as ``key=value``."""
     if args.seeds is None:
         return list(args.set)
     try:

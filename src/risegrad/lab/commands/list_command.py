@@ -1,4 +1,4 @@
-"""``rise list``: the names that experiment files can use, and the experiments that come along."""
+"""``rise list``: what experiment files can name, and the experiments of the package."""
 
 import argparse
 import importlib
@@ -8,7 +8,7 @@ from shutil import get_terminal_size
 
 NAME = "list"
 SUMMARY = "list hosts, rules, streams, additions and experiments, one line each"
-DESCRIPTION = "Lists what an experiment file can name, and the experiments that come along."
+DESCRIPTION = "Lists what an experiment file can name, and the experiments of the package."
 EXAMPLES: tuple[str, ...] = ("rise list", "rise list experiments", "rise list rules")
 
 KINDS = ("hosts", "rules", "streams", "additions", "experiments")
@@ -16,16 +16,19 @@ CATALOGUE = "risegrad.continual.catalogue"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``rise list``."""
     text = f"only these: {', '.join(KINDS)}"
     parser.add_argument("kind", nargs="?", choices=KINDS, metavar="KIND", help=text)
     parser.add_argument("--names", action="store_true", help="the names only, for scripts")
 
 
 def plan(args: argparse.Namespace) -> Callable[[], int]:
+    """The job: print one kind, or all."""
     return lambda: execute([args.kind] if args.kind else list(KINDS), args.names)
 
 
 def execute(kinds: list[str], names: bool) -> int:
+    """Print what there is, and return the exit code."""
     sections = {kind: entries(kind) for kind in kinds}
     if names:
         print("\n".join(name for section in sections.values() for name in section))

@@ -22,6 +22,7 @@ EXAMPLES: tuple[str, ...] = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``rise report``."""
     runs = "a record, or a folder to search for record.json and other *.json records"
     parser.add_argument("runs", nargs="+", metavar="RUNS", help=runs)
     out = "the page; .md and .tex of the same name go beside it (default %(default)s)"

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from risegrad.lab.running.run_schedule import Tally
 
 NAME = "run"
-SUMMARY = "run an experiment: every row, every seed; goes on where it was stopped"
+SUMMARY = "run an experiment: every row, every seed; continues where it stopped"
 DESCRIPTION = """\
 Runs what an experiment file describes, each row with each seed, in processes on this machine or on
-Ray. A finished run is not repeated, an interrupted one goes on from its last checkpoint, a failed
+Ray. A finished run is not repeated, an interrupted one continues from its last checkpoint, a failed
 one does not stop the others. Several 'rise run' on the same folder share the work. Each run has a
 folder DIR/EXPERIMENT/ROW-SEED-ID with its record.json, log.txt and checkpoints.
-Before the first run, data, weights, packages and room for the whole experiment are looked for, and
-whatever is missing is said at once.
+Before the first run it checks that data, weights, packages and disk space for the whole experiment
+are there, and lists everything that is missing.
 Exit codes: 0 all done, 1 some failed, 2 a mistake in the arguments or the file, or something that
 the runs need is missing, 130 stopped."""
 EXAMPLES: tuple[str, ...] = (
@@ -40,6 +40,7 @@ TRACEBACKS = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``rise run``."""
     add_experiment(parser)
     engine = "where: processes on this machine, or Ray tasks (default %(default)s)"
     parser.add_argument("--engine", choices=["local", "ray"], default="local", help=engine)
@@ -58,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def plan(args: argparse.Namespace) -> Callable[[], int]:
+    """Check the arguments, read the experiment, and return the job."""
     from risegrad.lab.experiments.experiment_file import load_experiment
     from risegrad.lab.experiments.run_cells import choose, expand
     from risegrad.lab.running import workload
@@ -76,6 +78,7 @@ def plan(args: argparse.Namespace) -> Callable[[], int]:
 
 
 def execute(cells: "Sequence[RunCell]", grid: int, args: argparse.Namespace) -> int:
+    """Do the runs that are not done, print how they ended, and return the exit code."""
     from risegrad.lab.running import workload
     from risegrad.lab.running.preflight import preflight
     from risegrad.lab.running.run_display import display
@@ -126,6 +129,7 @@ def division(args: argparse.Namespace, grid: int) -> tuple[int, int]:
 
 
 def make_engine(args: argparse.Namespace, grid: int) -> "Engine":
+    """The engine that the arguments ask for."""
     from risegrad.lab.running.local_engine import LocalEngine
     from risegrad.lab.running.ray_engine import RayEngine
 

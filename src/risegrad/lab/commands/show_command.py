@@ -18,7 +18,7 @@ NAME = "show"
 SUMMARY = "show the runs of an experiment, which are done, and how much work they are"
 DESCRIPTION = """\
 Expands an experiment into its runs, one per row, varied value and seed, without running anything:
-label, seed, id, what the folder of runs has of it, and an estimate of the work that is left. With
+label, seed, id, whether it is done, and an estimate of the work that is left. With
 --time, a few steps of each model are timed, which tells how long that work takes here. With --json,
 everything including the full configuration of each run."""
 EXAMPLES: tuple[str, ...] = (
@@ -32,6 +32,7 @@ SECONDS = "seconds"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``rise show``."""
     add_experiment(parser)
     text = "also how long the work takes on this machine, from a few timed steps"
     parser.add_argument("--time", action="store_true", help=text)
@@ -39,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def plan(args: argparse.Namespace) -> Callable[[], int]:
+    """Read the experiment and return the job."""
     from risegrad.lab.experiments.experiment_file import load_experiment
     from risegrad.lab.experiments.run_cells import choose, expand
     from risegrad.lab.running import workload
@@ -52,6 +54,7 @@ def plan(args: argparse.Namespace) -> Callable[[], int]:
 def execute(
     experiment: "Experiment", cells: "Sequence[RunCell]", work: "Workload", args: argparse.Namespace
 ) -> int:
+    """Print the runs, their state and what they cost, and return the exit code."""
     from risegrad.lab.running.run_folder import placed
 
     cells = placed(cells, args.out)

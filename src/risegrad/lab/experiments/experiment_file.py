@@ -45,7 +45,7 @@ SECTIONS = tuple(f.name for f in fields(Sections))
 
 @dataclass(frozen=True, kw_only=True)
 class RowTable(Sections):
-    """One ``[[rows]]``: what differs from the defaults, and where it stands in the table."""
+    """One ``[[rows]]``: what differs from the defaults, and its place in the table."""
 
     label: str
     section: str = ""
@@ -66,6 +66,7 @@ class RowTable(Sections):
 
     @property
     def variants(self) -> int:
+        """How many rows it becomes: one for each combination of varied values."""
         return math.prod(len(values) for values in self.vary.values())
 
 

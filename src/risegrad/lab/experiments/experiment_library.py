@@ -11,7 +11,7 @@ PLACES = (HERE.parents[2] / "experiments", HERE.parents[4] / "experiments")
 
 
 def experiments() -> dict[str, Path]:
-    """The files that come along, by name: the file's, which is also the one written in it."""
+    """The files that come with the package, by their name, which is also written in them."""
     return {name: path for name, (path, _) in _library().items()}
 
 

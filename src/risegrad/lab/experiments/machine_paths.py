@@ -1,4 +1,4 @@
-"""Paths of this machine: full ones for workers, which may stand elsewhere, and none for records."""
+"""Paths of this machine: full ones for workers, which may run elsewhere, and none for records."""
 
 import re
 from collections.abc import Mapping
@@ -39,6 +39,7 @@ def public(plain: Any, readings: Readings, place: str = "") -> Any:
 
 
 def last_part(path: str) -> str:
+    """The file or folder name at the end of a path of any system."""
     kind = PureWindowsPath if PureWindowsPath(path).drive else PurePosixPath
     return kind(path).name or path
 

@@ -46,7 +46,7 @@ class RunCell:
     config: Table
     """what the record keeps of it: paths by their last part only"""
     inputs: Inputs
-    """what lies there now"""
+    """what is there now"""
     identity: Table
     """what the id is made of: the settings that are no defaults, and the content of the inputs"""
     basis: Table
@@ -147,7 +147,7 @@ PLACEHOLDER = re.compile(r"\{([a-z_]+(?:\.[a-z0-9_]+)+)\}")
 
 
 def _label(label: str, plain: Table, varied: Table) -> str:
-    """The label with ``{rule.q}`` filled in; what varies and is not in it stands behind it."""
+    """The label with ``{rule.q}`` filled in; what varies and is not in it is added to it."""
     shown = set(PLACEHOLDER.findall(label))
     rest = [f"{p.split('.')[-1]}={_text(v)}" for p, v in varied.items() if p not in shown]
     filled = PLACEHOLDER.sub(lambda match: _text(_look(plain, match[1])), label)

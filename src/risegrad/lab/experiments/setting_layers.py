@@ -23,6 +23,7 @@ class Layers:
     overrides: Table
 
     def merged(self) -> Table:
+        """All layers as one table; the row's own beat the shared, and overrides beat both."""
         return merge(merge(self.shared, self.own), self.overrides)
 
     def relieved_of(self, places: Iterable[str]) -> "Layers":

@@ -39,6 +39,7 @@ class EqualLearning:
 
     @property
     def verdict(self) -> Verdict:
+        """The difference in one or two words."""
         if self.learned_nothing:
             return "learned nothing"
         if self.difference is None:
@@ -109,6 +110,7 @@ class Frontier:
         )
 
     def compare(self, method: str, level: float | None = None) -> EqualLearning:
+        """One method beside the reference, by default at the most learning that both reach."""
         check_choice("method", method, self.curves)
         return compare(self.curves[method], self.reference, level)
 

@@ -44,14 +44,17 @@ class SweepSetting:
 
     @cached_property
     def learned(self) -> float:
+        """What its runs learned, mean over seeds."""
         return fmean(run.learned for run in self.runs.values())
 
     @cached_property
     def forgotten(self) -> float:
+        """What its runs forgot, mean over seeds."""
         return fmean(run.forgotten for run in self.runs.values())
 
     @cached_property
     def final(self) -> float:
+        """What its runs know at the end, mean over seeds."""
         return fmean(run.final for run in self.runs.values())
 
     @cached_property

@@ -25,13 +25,13 @@ NAME = "record.json"
 LARGEST = 256 * 2**20  # bytes; a record is far smaller, a file beyond this is a mistake
 DEEPEST = 40  # levels of objects and lists within each other
 SEALED = ("id", "seed", "identity", "config", "result")
-"""What the seal is made of, with ``run.inputs``. Rows may be renamed; times are nobody's claim."""
+"""What the seal is made of, with ``run.inputs``. Rows may be renamed, and times are not results."""
 SLACK = 1e-3  # how far a percentage may lie outside [0, 100] by rounding
 
 
 @dataclass(frozen=True)
 class PaperCell:
-    """Which figure of the paper a row stands beside."""
+    """Which figure of the paper a row is compared with."""
 
     table: str
     row: str
@@ -40,7 +40,7 @@ class PaperCell:
 
 @dataclass(frozen=True)
 class TableRow:
-    """Where a run stands in a table; runs with the same experiment and label share a row."""
+    """Where a run is shown in a table; runs with the same experiment and label share a row."""
 
     label: str
     section: str = ""
@@ -52,6 +52,8 @@ class TableRow:
 
 @dataclass(frozen=True)
 class TaskRecord:
+    """One task: its name, its classes and its sizes."""
+
     name: str
     classes: tuple[str, ...] = ()
     train: int = 0
@@ -70,11 +72,14 @@ class ScoreRecord:
     union: tuple[float | None, ...] = ()
 
     def at(self, t: int, i: int) -> float | None:
+        """The score of task ``i`` after session ``t``; None if it has none."""
         return self.matrix[t][i] if i < len(self.matrix[t]) else None
 
 
 @dataclass(frozen=True)
 class Loss:
+    """The mean training loss of one epoch."""
+
     task: int
     epoch: int
     loss: float | None
@@ -124,6 +129,8 @@ class Identity:
 
 @dataclass(frozen=True)
 class Record:
+    """Everything that one run left behind."""
+
     path: Path
     id: str
     identity: Identity
@@ -191,7 +198,7 @@ def write_record(path: Path | str, content: dict[str, Any]) -> None:
 
 
 def rename_row(path: Path, row: Mapping[str, Any]) -> None:
-    """Let a record that can be read stand in another row; everything else stays as it is."""
+    """Move a record that can be read to another row; nothing else changes."""
     content: dict[str, Any] = _load(path)
     if content["row"] != row:
         write_json(path, content | {"row": dict(row)})
@@ -278,7 +285,7 @@ def _identity(part: JsonPart) -> Identity:
 
 
 def _check_unchanged(record: Record, part: JsonPart) -> None:
-    """A record that was edited by hand is no record of a run."""
+    """A record that was edited by hand does not count."""
     if digest(part.content["identity"]) != record.id:
         raise RecordError(record.path, "was edited: its id is not that of its settings and inputs")
     if others := list(_others(record.identity.settings, record.config)):

@@ -18,6 +18,7 @@ PACKAGES = (
 
 
 def environment() -> dict[str, Any]:
+    """Python, system, device, threads and the versions of the packages that matter."""
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -39,7 +40,7 @@ def memory() -> dict[str, int]:
 
 
 def git() -> dict[str, Any]:
-    """Commit of the source tree and whether it was changed since; nothing if it is no checkout."""
+    """Commit of the source tree and whether it was changed since; empty without a checkout."""
     here = Path(__file__).resolve()
     try:
         top = Path(_git(here.parent, "rev-parse", "--show-toplevel")).resolve()

@@ -17,6 +17,7 @@ Matrix = list[list[Spread | None]]
 
 
 def matrix_figure(experiment: ReportedExperiment, score: str) -> ChartFigure | None:
+    """The heat maps of all rows; None if no run has this score."""
     found = [(row, mean_matrix(row, score)) for row in experiment.rows]
     found = [(row, matrix) for row, matrix in found if any(map(any, matrix))]
     if not found:
@@ -42,6 +43,7 @@ def task_names(row: ResultRow) -> list[str]:
 
 
 def mean_matrix(row: ResultRow, score: str) -> Matrix:
+    """The accuracy matrix of a row, mean over its seeds."""
     size = len(row.runs[0].result.tasks)
     found = [s for run in row.runs if (s := run.result.scores.get(score))]
 

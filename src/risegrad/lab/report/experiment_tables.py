@@ -27,6 +27,7 @@ def measured(found: Spread | None, paper: PaperFigure | None = None) -> TableCel
 
 
 def column(of: Metric, group: str = "") -> Column:
+    """A table's column for a metric."""
     return Column(of.title, group, of.better, of.words)
 
 
@@ -114,6 +115,7 @@ def _difference_cell(found: Difference | None) -> TableCell | None:
 
 
 def seconds_per_session(run: Record) -> float | None:
+    """The mean training time of a session."""
     given = [seconds for seconds in run.run.train_seconds if seconds is not None]
     return sum(given) / len(given) if given else None
 

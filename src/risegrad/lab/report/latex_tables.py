@@ -11,6 +11,7 @@ from risegrad.pages.page_text import for_latex as safe
 
 
 def latex(report: Report) -> str:
+    """All tables of a report."""
     lines = ["% Tables of a RISE report; needs \\usepackage{booktabs}.", ""]
     lines += [f"% Left out: {safe(text)}" for text in report.left_out]
     lines += [f"% Note: {safe(text)}" for text in report.remarks]

@@ -11,6 +11,7 @@ from risegrad.pages.page_text import for_markdown as safe
 
 
 def markdown(report: Report) -> str:
+    """The whole report, without its figures."""
     lines = ["# RISE report", ""]
     lines += [f"- **Left out:** {safe(text)}" for text in report.left_out]
     lines += [f"- **Note:** {safe(text)}" for text in report.remarks]

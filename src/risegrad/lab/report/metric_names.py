@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Metric:
+    """A metric of the record, and what a report calls it."""
+
     key: str
     title: str
     words: str
@@ -38,4 +40,5 @@ _BY_KEY = {metric.key: metric for metric in KNOWN}
 
 
 def metric(key: str) -> Metric:
+    """The metric of this key; one that is not known keeps its key as its name."""
     return _BY_KEY.get(key) or Metric(key, key, key, 0)

@@ -14,6 +14,8 @@ BETTER, WORSE, OPEN, UNKNOWN = "better", "worse", "open", "unknown"
 
 @dataclass(frozen=True)
 class Difference:
+    """What a row gains on its baseline in one metric, with an interval."""
+
     row: ResultRow
     baseline: ResultRow
     metric: Metric
@@ -31,6 +33,7 @@ class Difference:
 
 
 def difference(row: ResultRow, baseline: ResultRow, metric: Metric) -> Difference:
+    """The difference over the seeds that both rows have."""
     ours, theirs = row.by_seed(metric_of(metric.key)), baseline.by_seed(metric_of(metric.key))
     pairs = [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
     return Difference(row, baseline, metric, interval(pairs))

@@ -17,7 +17,7 @@ OURS_ONLY = "Not in the paper"
 
 @dataclass(frozen=True)
 class PaperGroup:
-    """A column of the paper's table, and the rows of ours that stand in it.
+    """A column of the paper's table, and our rows in it.
 
     Those are rows of one experiment that differ from the paper's setting in the same things.
     """
@@ -27,9 +27,11 @@ class PaperGroup:
     apart: tuple[str, ...]
 
     def rows(self, table: PaperTable) -> list[ResultRow]:
+        """Our rows that belong in this column of the paper's table."""
         return [row for row in _in_column(table, self) if row.apart == self.apart]
 
     def title(self, table: PaperTable) -> str:
+        """The title above the column."""
         name = self.experiment.name
         return name if self.apart else f"{table.columns[self.column]} ({name})"
 

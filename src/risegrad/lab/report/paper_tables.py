@@ -23,6 +23,8 @@ class PaperFigure:
 
 @dataclass(frozen=True)
 class PaperRow:
+    """One row of a table in the paper."""
+
     section: str
     label: str
     figures: tuple[tuple[PaperFigure, ...], ...]
@@ -31,6 +33,8 @@ class PaperRow:
 
 @dataclass(frozen=True)
 class PaperTable:
+    """One table of the paper."""
+
     number: str
     caption: str
     columns: tuple[str, ...]
@@ -47,6 +51,7 @@ class PaperPlace:
 
     @property
     def figures(self) -> tuple[PaperFigure, ...]:
+        """The figures at this place."""
         return self.table.rows[self.row].figures[self.column]
 
 

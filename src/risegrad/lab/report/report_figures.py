@@ -28,7 +28,7 @@ Curve = list[tuple[int, Spread]]
 def frontier_figure(
     experiment: ReportedExperiment, methods: Sequence[Method], palette: Palette
 ) -> ChartFigure | None:
-    """The main picture: each method where it stands between learning and forgetting."""
+    """The main picture: what each method learns and forgets."""
     points = [p for method in methods for row in method.rows if (p := _point(method, row))]
     if not points:
         return None
@@ -75,6 +75,7 @@ def _frontier_table(methods: Sequence[Method]) -> Table:
 def stream_figure(
     experiment: ReportedExperiment, methods: Sequence[Method], palette: Palette, score: str
 ) -> ChartFigure | None:
+    """Accuracy over the stream; None if no run has this score."""
     curves = [(m, row, found) for m in methods for row in m.rows if (found := curve(row, score))]
     if not curves:
         return None
@@ -93,6 +94,7 @@ def stream_figure(
 
 
 def curve(row: ResultRow, score: str) -> Curve:
+    """The row's accuracy on all tasks seen, after each session."""
     sessions = max(len(run.result.tasks) for run in row.runs)
     points = [(t + 1, spread(seen(run, score, t) for run in row.runs)) for t in range(sessions)]
     return [(session, found) for session, found in points if found]

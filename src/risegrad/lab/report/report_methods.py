@@ -100,5 +100,6 @@ def sweeps(experiment: ReportedExperiment) -> Iterator[tuple[str, list[ResultRow
 
 
 def query_count(row: ResultRow) -> int | None:
+    """The row's q; None if it has none that can be drawn."""
     q = row.runs[0].setting("rule", "q")
     return q if isinstance(q, int) and not isinstance(q, bool) and 0 < q < 2**53 else None

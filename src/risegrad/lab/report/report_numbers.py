@@ -1,4 +1,4 @@
-"""The numbers of a report as plain data, which the page carries for whoever wants to go on."""
+"""The numbers of a report as plain data, which the page carries for further work."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from risegrad.lab.report.result_rows import ResultRow
 
 
 def numbers(report: Report) -> dict[str, Any]:
+    """The report as plain data."""
     return {
         "experiments": [_chapter(chapter) for chapter in report.chapters],
         "left_out": list(report.left_out),

@@ -45,6 +45,7 @@ GLOSSARY = (
 
 
 def page(report: Report) -> str:
+    """The report as one HTML file."""
     return html(report_page(report))
 
 

@@ -53,6 +53,8 @@ class Chapter:
 
 @dataclass(frozen=True)
 class Report:
+    """What a report says: a chapter per experiment, and the paper's tables."""
+
     chapters: tuple[Chapter, ...]
     paper: tuple[Table, ...]
     left_out: tuple[str, ...]
@@ -62,12 +64,14 @@ class Report:
 
     @property
     def experiments(self) -> list[ReportedExperiment]:
+        """The experiments of all chapters."""
         return [chapter.experiment for chapter in self.chapters]
 
 
 def build(
     records: Iterable[Record], problems: Sequence[RecordError] = (), baseline: str | None = None
 ) -> Report:
+    """From records to a report; ``problems`` are the files that could not be read."""
     experiments, remarks = gather(records, baseline)
     return Report(
         tuple(_chapter(experiment) for experiment in experiments),

@@ -8,6 +8,7 @@ from risegrad.pages.page_text import MISSING, number, signed
 
 
 def mean_text(found: Spread | PaperFigure | None) -> str:
+    """The mean as text."""
     return MISSING if found is None else number(found.mean)
 
 

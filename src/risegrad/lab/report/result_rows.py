@@ -36,18 +36,23 @@ class ResultRow:
         return self.place.figures if self.place and not self.apart else ()
 
     def by_seed(self, value: Callable[[Record], float | None]) -> dict[int, float]:
+        """``value`` of each run that has one, by seed."""
         found = {run.seed: value(run) for run in self.runs}
         return {seed: number for seed, number in found.items() if number is not None}
 
     def spread(self, value: Callable[[Record], float | None]) -> Spread | None:
+        """Mean and deviation of ``value`` over the seeds."""
         return spread(self.by_seed(value).values())
 
     def metric(self, key: str) -> Spread | None:
+        """Mean and deviation of a metric over the seeds."""
         return self.spread(metric_of(key))
 
 
 @dataclass(frozen=True, eq=False)
 class ReportedExperiment:
+    """The rows of one experiment."""
+
     name: str
     rows: tuple[ResultRow, ...]
 
@@ -60,10 +65,12 @@ class ReportedExperiment:
         return baselines[0] if len(baselines) == 1 else None
 
     def runs(self) -> list[Record]:
+        """The runs of all rows."""
         return [run for row in self.rows for run in row.runs]
 
 
 def metric_of(key: str) -> Callable[[Record], float | None]:
+    """The function that reads a metric from a record."""
     return lambda record: record.result.metrics.get(key)
 
 

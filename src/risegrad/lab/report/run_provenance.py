@@ -70,6 +70,7 @@ def _listed(values: Iterable[str]) -> str:
 
 
 def run_table(experiments: Sequence[ReportedExperiment]) -> Table:
+    """The table of all runs."""
     lines = (
         (experiment.name, _run_line(row.label, run))
         for experiment in experiments

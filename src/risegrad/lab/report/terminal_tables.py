@@ -14,6 +14,7 @@ WIDEST = 40
 
 
 def plain(report: Report) -> str:
+    """The report for a terminal."""
     return "\n".join(line for chapter in report.chapters for line in _chapter(chapter))
 
 

@@ -7,18 +7,23 @@ from risegrad.lab.running.run_execution import RunOrder
 
 
 class Ended(NamedTuple):
+    """How one run ended."""
+
     id: str
     outcome: str
     message: str
 
 
 class Engine(Protocol):
+    """Where runs happen."""
+
     workers: int
 
     def free(self) -> bool:
         """Whether one more order can be started now."""
 
-    def start(self, order: RunOrder) -> None: ...
+    def start(self, order: RunOrder) -> None:
+        """Start one run; only while ``free()``."""
 
     def poll(self, seconds: float) -> Sequence[Ended]:
         """What ended; waits at most so long for something to end."""

@@ -26,15 +26,19 @@ class _Running(NamedTuple):
 
 
 class LocalEngine:
+    """Runs as processes on this machine."""
+
     def __init__(self, workers: int, threads: int, processes: int = 1) -> None:
         self.workers, self.threads, self.processes = workers, threads, processes
         self.devices = devices()
         self._running: dict[str, _Running] = {}
 
     def free(self) -> bool:
+        """Whether there are fewer runs than workers."""
         return len(self._running) < self.workers
 
     def start(self, order: RunOrder) -> None:
+        """Start one run in a new process."""
         slot = min(set(range(self.workers)) - {entry.slot for entry in self._running.values()})
         folder = Path(order.folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -54,6 +58,7 @@ class LocalEngine:
             process.stdin.flush()
 
     def poll(self, seconds: float) -> Sequence[Ended]:
+        """The runs that ended, at the latest after ``seconds``."""
         deadline = time.monotonic() + seconds
         while True:
             ended = [name for name, one in self._running.items() if one.process.poll() is not None]
@@ -62,6 +67,7 @@ class LocalEngine:
             time.sleep(0.02)
 
     def stop(self) -> None:
+        """End all runs: ask first, then kill."""
         for sign in (signal.SIGTERM, signal.SIGKILL):
             for one in self._running.values():
                 with suppress(ProcessLookupError):
@@ -85,7 +91,7 @@ class LocalEngine:
 
 
 def _outside() -> dict[str, str]:
-    """Our environment without torchrun's: whoever starts us that way has a worker per process."""
+    """Our environment without torchrun's variables: a run's processes are its own."""
     return {name: value for name, value in os.environ.items() if name not in RANKS}
 
 

@@ -60,12 +60,15 @@ class RayEngine:
             self.ray.init(num_cpus=max(cores(), workers * self.threads), **quiet)
 
     def free(self) -> bool:
+        """Whether there are fewer runs than workers."""
         return len(self._running) < self.workers
 
     def start(self, order: RunOrder) -> None:
+        """Start one run as a Ray task."""
         self._running[self._work.remote(order.plain(), self.threads)] = order.id
 
     def poll(self, seconds: float) -> Sequence[Ended]:
+        """The runs that ended, at the latest after ``seconds``."""
         if not self._running:
             time.sleep(seconds)
             return []
@@ -85,6 +88,7 @@ class RayEngine:
         return outcome, message
 
     def stop(self) -> None:
+        """Cancel all runs, and end Ray if we started it."""
         for task in self._running:
             self.ray.cancel(task, force=True)
         self._running.clear()
@@ -93,7 +97,7 @@ class RayEngine:
 
 
 def reach(address: str) -> None:
-    """Fail at once where nobody listens: Ray itself tries for many minutes, without a word."""
+    """Fail at once if nothing answers: Ray itself tries for many minutes, silently."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if colon and port.isdigit():
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()

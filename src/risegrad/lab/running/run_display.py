@@ -23,9 +23,11 @@ class Lines:
         self.pace = Pace()
 
     def say(self, text: str) -> None:
+        """Print a line."""
         print(visible_lines(text), file=self.stream, flush=True)
 
     def tick(self, tally: Tally) -> None:
+        """Print the totals now and then."""
         if time.monotonic() - self.spoken < self.EVERY:
             return
         self.spoken = time.monotonic()
@@ -44,6 +46,7 @@ class Pace:
         self.first: dict[str, float] = {}
 
     def seconds_left(self, tally: Tally, shares: dict[str, float]) -> float | None:
+        """How long the rest may take; None while it is too early to say."""
         for name, share in shares.items():
             self.first.setdefault(name, share)
         before = sum(self.first.values())
@@ -62,14 +65,17 @@ class Live:
         self.live, self.drawn, self.pace = live, 0.0, Pace()
 
     def say(self, text: str) -> None:
+        """Print a line above the table."""
         self.live.console.print(visible_lines(text), markup=False, highlight=False)
 
     def tick(self, tally: Tally) -> None:
+        """Draw the table again, now and then."""
         if time.monotonic() - self.drawn >= self.PAUSE:
             self.drawn = time.monotonic()
             self.live.update(self.table(tally), refresh=True)
 
     def table(self, tally: Tally) -> Any:
+        """The table of the runs that are on their way."""
         from rich.table import Table
         from rich.text import Text
 
@@ -110,6 +116,7 @@ def _number(value: Any, digits: int) -> str:
 
 
 def totals(tally: Tally, seconds_left: float | None) -> str:
+    """How many runs are done, running and failed, in one line."""
     counts = {
         "done": tally.before + tally.done,
         "running": len(tally.running),

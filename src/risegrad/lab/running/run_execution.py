@@ -48,12 +48,14 @@ class RunOrder:
     processes: int = 1
 
     def plain(self) -> dict[str, Any]:
+        """The order as plain data, which a worker reads."""
         return asdict(self)
 
 
 def order_for(
     cell: RunCell, out: Path, work: str, tensorboard: bool = False, processes: int = 1
 ) -> RunOrder:
+    """The order that a cell becomes."""
     return RunOrder(
         cell.id, cell.experiment, cell.row_plain(), cell.seed, cell.settings, cell.config,
         cell.inputs, cell.identity, cell.basis, str((out / cell.folder).absolute()),
@@ -75,6 +77,7 @@ def execute(order: RunOrder) -> tuple[str, str]:
 
 
 def unwritable(folder: Path, error: OSError) -> str:
+    """The error text for a folder that cannot be written."""
     return f"{folder} cannot be written ({error.strerror or error})"
 
 
@@ -158,7 +161,7 @@ def _look_at(order: RunOrder, readings: dict[str, Reading]) -> Inputs:
     if others := differing(order.inputs, inputs):
         raise RuntimeError(
             f"what the run reads was changed after it was planned: {', '.join(others)}; "
-            f"the same command plans it anew"
+            f"the same command plans it again"
         )
     return inputs
 

@@ -18,6 +18,8 @@ STARTS, LOG, CHECKPOINTS = "starts.txt", "log.txt", "checkpoints"
 
 
 class State(Enum):
+    """What a run's folder says about it."""
+
     NEW = "new"
     INTERRUPTED = "interrupted"
     FAILED = "failed"
@@ -30,9 +32,12 @@ class Wanted(Protocol):
     """What a run is looked up by."""
 
     @property
-    def id(self) -> str: ...
+    def id(self) -> str:
+        """The run's identifier."""
+
     @property
-    def basis(self) -> Mapping[str, Any]: ...
+    def basis(self) -> Mapping[str, Any]:
+        """What the identifier was made from."""
 
 
 def look(folder: Path, wanted: Wanted) -> tuple[State, str]:
@@ -90,7 +95,7 @@ def _by_revision(top: Path, names: Sequence[str]) -> dict[str, str]:
 
 
 def rename_rows(cells: Sequence[RunCell], out: Path) -> None:
-    """Finished runs stand in the rows that the experiment file has now."""
+    """Finished runs are put into the rows that the experiment file has now."""
     for cell in cells:
         folder = out / cell.folder
         if look(folder, cell)[0] is State.DONE:

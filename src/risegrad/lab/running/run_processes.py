@@ -23,7 +23,7 @@ RANKS = (
     "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
     "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
 )  # fmt: skip
-"""What torchrun sets. A run's processes are its own: those of whoever ordered it do not count."""
+"""What torchrun sets. A run's processes are its own: those of the calling process do not count."""
 
 
 class Killed(RuntimeError):

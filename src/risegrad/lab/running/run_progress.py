@@ -1,4 +1,4 @@
-"""How far a run is: it writes one small file now and then, and whoever wants to know reads it."""
+"""How far a run is: it writes one small file now and then, which others can read."""
 
 import json
 import time
@@ -29,7 +29,7 @@ class Progress:
             self._write()
 
     def _write(self) -> None:
-        """No fsync and no fuss: a run does not fail because nobody can see how far it is."""
+        """Without fsync and without errors: a run does not fail over its progress file."""
         beside = self.path.with_name(f".{NAME}")
         with suppress(OSError), replacing(self.path, beside):
             beside.write_text(json.dumps(self.news, default=str), encoding="utf-8")
@@ -88,6 +88,7 @@ class Scalars:
         self.writer = SummaryWriter(str(folder / "tensorboard"))
 
     def add(self, known: Mapping[str, Any], news: Mapping[str, Any]) -> None:
+        """Write the news that TensorBoard can draw."""
         for tag in self.TAGS:
             value = news.get(tag)
             if isinstance(value, int | float):
@@ -95,6 +96,7 @@ class Scalars:
                 self.writer.add_scalar(tag, value, step)
 
     def close(self) -> None:
+        """Write what is left and close the file."""
         self.writer.close()
 
 

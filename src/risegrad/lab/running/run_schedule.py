@@ -27,18 +27,20 @@ from risegrad.lab.running.run_execution import (
 from risegrad.lab.running.run_folder import State, error_text, look
 
 RETRIES = 3
-"""How often a run goes on after its worker died without a word."""
+"""How often a run is continued after its worker died without a message."""
 
 PATIENCE = 1.0  # seconds between two looks at what runs elsewhere
 POLL = 0.1
 
 
 class Unwritable(RuntimeError):
-    """The output folder takes nothing more: no run can go on."""
+    """The output folder cannot be written any more: no run can continue."""
 
 
 @dataclass
 class Running:
+    """A run that is on its way."""
+
     cell: RunCell
     folder: Path
     since: float
@@ -60,16 +62,23 @@ class Tally:
 
     @property
     def left(self) -> int:
+        """How many runs have not ended yet."""
         return self.total - self.before - self.done - len(self.failed)
 
 
 class Watcher(Protocol):
-    def say(self, text: str) -> None: ...
+    """Who is told how the runs go."""
 
-    def tick(self, tally: Tally) -> None: ...
+    def say(self, text: str) -> None:
+        """Show one line of text."""
+
+    def tick(self, tally: Tally) -> None:
+        """Show the current state; called often."""
 
 
 class Schedule:
+    """Starts the runs of a grid on an engine and keeps the tally."""
+
     def __init__(
         self,
         cells: Sequence[RunCell],

@@ -1,4 +1,4 @@
-"""One run in a process of its own, ordered by a line of JSON.
+"""One run in its own process, ordered by a line of JSON.
 
 Started as ``python -m risegrad.lab.running.run_worker``.
 
@@ -20,11 +20,12 @@ LONGEST = 4000  # characters of an answer; a pipe holds them without a reader
 
 
 def thread_limits(threads: int) -> dict[str, str]:
-    """Environment that must stand before numpy and torch are imported."""
+    """Environment variables that must be set before numpy and torch are imported."""
     return dict.fromkeys(THREADS, str(threads))
 
 
 def main() -> int:
+    """Read one order, do it, and answer how it ended."""
     answer = os.dup(1)
     os.dup2(2, 1)
     order = RunOrder(**json.loads(sys.stdin.readline()))
@@ -35,7 +36,7 @@ def main() -> int:
 
 
 def _follow() -> None:
-    """Die with the one who ordered, and take helpers (loaders of data, say) along."""
+    """End with the parent process, and end helpers (such as data loaders) too."""
     os.read(0, 1)
     os.killpg(os.getpgrp(), signal.SIGKILL)
 

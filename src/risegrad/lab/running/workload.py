@@ -39,6 +39,7 @@ class Workload(Protocol):
 
 
 def load(name: str = DEFAULT) -> Workload:
+    """Import the module that does the runs."""
     try:
         return cast(Workload, importlib.import_module(name))
     except ImportError as error:

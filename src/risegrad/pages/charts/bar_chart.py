@@ -40,7 +40,7 @@ class Bar:
 
 @debug_mode(False)  # checked by the tests
 def bars(found: Sequence[Bar], palette: Palette, title: str) -> AnyChart:
-    """In the given order; bars of one label stand below each other and start at zero."""
+    """In the given order; bars of one label are below each other and start at zero."""
     reach = [0.0, *(end for bar in found for end in (bar.low, bar.high, bar.value))]
     # Bars begin at zero: no room beyond it where nothing lies there.
     ends = domain(

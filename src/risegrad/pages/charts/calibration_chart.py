@@ -26,6 +26,8 @@ SIDE = 340
 
 @dataclass(frozen=True)
 class CalibrationPoint:
+    """One prediction and what came true."""
+
     method: str
     predicted: float
     true: float

@@ -31,7 +31,7 @@ class _Datasets:
 
 
 def with_data(chart: AnyChart, **given: Iterable[Mapping[str, Any]]) -> AnyChart:
-    """The chart with the data that its layers name; texts lose the characters that act."""
+    """The chart with the data that its layers name; control characters are removed from texts."""
     chart.datasets = _Datasets({name: _cleaned(rows) for name, rows in given.items()})
     return chart
 
@@ -41,7 +41,7 @@ def _cleaned(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """Text that does not act; what is no number draws nothing."""
+    """Text without control characters; what is not a finite number is not drawn."""
     if isinstance(value, str):
         return visible(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value
@@ -83,11 +83,12 @@ def ends(mean: float, sd: float | None, within: Sequence[float]) -> tuple[float,
 
 
 def linear(within: Sequence[float]) -> alt.Scale:
+    """A scale over exactly this range."""
     return alt.Scale(domain=list(within), zero=False, nice=False)
 
 
 def upward(title: str) -> alt.Axis:
-    """The title of the vertical axis lies above it, so that nobody turns the head."""
+    """The title of the vertical axis is above it, where it can be read without turning."""
     return alt.Axis(
         title=title, titleAngle=0, titleAlign="left", titleAnchor="end", titleX=-34, titleY=-12,
         titleBaseline="bottom", tickCount=6,
@@ -95,6 +96,7 @@ def upward(title: str) -> alt.Axis:
 
 
 def across(title: str) -> alt.Axis:
+    """A horizontal axis."""
     return alt.Axis(title=title, grid=False, tickCount=7, titlePadding=8, titleAnchor="end")
 
 

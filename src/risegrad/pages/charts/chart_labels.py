@@ -91,6 +91,7 @@ def _label(name: str, x: float, y: float, side: LabelPlace) -> _Box:
 
 
 def label_row(name: str, x: float, y: float, side: LabelPlace, weight: int) -> dict[str, Any]:
+    """One label as data of the chart."""
     short = name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
     return {"name": short, "x": x, "y": y, "weight": weight, "align": side.align, "dx": side.dx,
             "dy": side.dy}  # fmt: skip

@@ -46,7 +46,7 @@ class FrontierPoint:
     forgotten: float
     tip: str
     setting: str = ""
-    """of the sweep, short enough to stand beside the point"""
+    """of the sweep, short enough to fit next to the point"""
     learned_sd: float | None = None
     forgotten_sd: float | None = None
     idle: bool = False
@@ -55,7 +55,7 @@ class FrontierPoint:
 
 @debug_mode(False)  # checked by the tests
 def frontier(points: Sequence[FrontierPoint], palette: Palette) -> AnyChart:
-    """``points`` of one method stand together, in the order of its sweep."""
+    """``points`` of one method come together, in the order of its sweep."""
     x_ends = domain(_reach(points, "learned"), 0, 100)
     # A deviation that reaches below zero is cut there: no axis for what nobody measured.
     least = 0.0 if all(p.forgotten >= 0 for p in points) else -100.0
@@ -83,7 +83,7 @@ def frontier(points: Sequence[FrontierPoint], palette: Palette) -> AnyChart:
 
 
 def _from_zero(values: list[float]) -> list[float]:
-    """With zero, unless the values lie so far from it that they would be hard to tell apart."""
+    """With zero, unless the values are so far from it that they would look equal."""
     return [0.0, *values] if min(values) < max(values) - min(values) else values
 
 
@@ -109,7 +109,7 @@ def _rows(
 def _labels(
     points: Sequence[FrontierPoint], x_ends: Sequence[float], y_ends: Sequence[float]
 ) -> Iterator[dict[str, Any]]:
-    """The name of a method stands at the end of its curve; settings beside the others, if few."""
+    """The name of a method is at the end of its curve; settings at the other points, if few."""
     curves = [list(curve) for _, curve in groupby(points, key=lambda p: p.method)]
     alone = len(curves) == 1
     first = [] if alone else [(curve[-1], curve[-1].method) for curve in curves]

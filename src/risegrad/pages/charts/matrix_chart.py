@@ -17,6 +17,8 @@ WRITTEN = 8
 
 @dataclass(frozen=True)
 class MatrixCell:
+    """One number of one row's matrix."""
+
     row: str
     session: int
     task: int

@@ -45,6 +45,7 @@ class StreamPoint:
 
 @debug_mode(False)  # checked by the tests
 def stream(points: Sequence[StreamPoint], palette: Palette, title: str) -> AnyChart:
+    """The chart of these points."""
     reach = [p.mean + sign * (p.sd or 0.0) for p in points for sign in (-1, 1)]
     within = domain(reach, 0, 100)
     last = max(p.session for p in points)

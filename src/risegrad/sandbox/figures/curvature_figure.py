@@ -43,6 +43,7 @@ def curvatures() -> list[tuple[str, Tensor]]:
 
 
 def draw_curvature() -> Figure:
+    """Draw Figure 1."""
     figure, axes = new_figure(2.35, 1, 3)
     for letter, panel, (title, matrix) in zip("ABC", axes, curvatures(), strict=True):
         filled = _contours(panel, matrix)

@@ -22,6 +22,7 @@ from risegrad.sandbox.figures.figure_style import (
 
 
 def draw_exposure(m: ExposureMeasurement) -> Figure:
+    """Draw Figure 3."""
     figure, panels = new_figure(2.9, 1, 2)
     _shares(panels[0], m)
     _risk(panels[1], m)

@@ -65,7 +65,7 @@ def style() -> AbstractContextManager[None]:
 
 
 def new_figure(height: float, rows: int = 1, columns: int = 1) -> tuple[Figure, Sequence[Axes]]:
-    """A figure that belongs to nobody (no pyplot, no global backend) and its axes in order."""
+    """A figure without pyplot and without a global backend, and its axes in order."""
     layout = ConstrainedLayoutEngine(w_pad=0.07, h_pad=0.05, wspace=0.03)
     figure = Figure(figsize=(WIDTH, height), layout=layout)
     axes = figure.subplots(rows, columns, squeeze=False)

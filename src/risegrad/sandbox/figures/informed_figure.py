@@ -36,6 +36,7 @@ LEVELS = (0.94, 0.65, 0.2, 0.31, 0.87, 0.55)
 
 
 def label(course: InformedCourse) -> str:
+    """What the legend calls a rule."""
     names = {
         "fo": "FO",
         "rise": "RISE",
@@ -47,6 +48,7 @@ def label(course: InformedCourse) -> str:
 
 
 def draw_informed(m: InformedMeasurement, steps: int) -> Figure:
+    """Draw Figure 7."""
     figure, panels = new_figure(3.3, 1, 2)
     _one_step(panels[0], m)
     _frontier(panels[1], m)

@@ -44,15 +44,18 @@ BLOCK_LOOK = (VERMILLION, "-.", "P", 1.4)
 
 
 def label(subject: Subject) -> str:
+    """What the legend calls a rule and its blocks."""
     name = LABELS[subject.rule]
     return name if subject.block is None else f"{name}, blocks of {subject.block}"
 
 
 def look(subject: Subject) -> tuple[str, str, str, float]:
+    """Colour, line, marker and width of a rule."""
     return LOOKS[subject.rule] if subject.block is None else BLOCK_LOOK
 
 
 def draw_trajectory(results: Results) -> Figure:
+    """Draw Figure 5."""
     figure, panels = new_figure(5.9, 2, 2)
     _over_steps(panels[0], results.tasks, results.courses, "forgetting")
     _over_steps(panels[1], results.tasks, results.courses, "progress")

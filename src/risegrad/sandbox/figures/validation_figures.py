@@ -53,6 +53,7 @@ _TITLES = (
 
 
 def eigenvalue_panel(panel: Axes, m: OperatorMeasurement) -> None:
+    """Eigenvalues of the mean shaped curvature: closed form and measured."""
     d = len(m.eigenvalues)
     rank = torch.arange(1, d + 1)
     # Few enough markers that the right end does not become a bar.
@@ -73,6 +74,7 @@ def eigenvalue_panel(panel: Axes, m: OperatorMeasurement) -> None:
 
 
 def entries_panel(panel: Axes, m: OperatorMeasurement) -> None:
+    """Entries of the mean shaped curvature: measured against the closed form."""
     identity = torch.eye(len(m.expected), dtype=torch.float64)
     # The average curvature is on the diagonal only and would hide everything else by its size.
     expected, average = (x - m.eigenvalues.mean() * identity for x in (m.expected, m.average))
@@ -92,6 +94,7 @@ def entries_panel(panel: Axes, m: OperatorMeasurement) -> None:
 
 
 def residual_panel(panel: Axes, m: OperatorMeasurement) -> None:
+    """The error of the measured mean over the number of samples."""
     sizes = torch.tensor(m.sizes, dtype=torch.float64)
     mean = m.residuals.log().mean(0).exp()
     guide = (mean * sizes.sqrt()).log().mean().exp() / sizes.sqrt()
@@ -111,6 +114,7 @@ def residual_panel(panel: Axes, m: OperatorMeasurement) -> None:
 
 
 def gap_panel(panel: Axes, m: GapMeasurement) -> None:
+    """The damage gap over the excess curvature along the gradient."""
     _gap_curve(panel, m)
     panel.set_xlabel("excess curvature along $g$, $\\lambda-\\bar\\lambda$")
     panel.set_ylabel("FO damage $-$ mean ZO damage")
@@ -137,6 +141,7 @@ def _gap_curve(panel: Axes, m: GapMeasurement) -> None:
 
 
 def deviation_panel(panel: Axes, points: list[Deviation]) -> None:
+    """The deviation of one batch over q."""
     blocks = list(dict.fromkeys(point.block for point in points))
     for block, colour, marker in zip(blocks, (BLUE, VERMILLION), "os", strict=False):
         mine = sorted((p for p in points if p.block == block), key=lambda p: p.q)

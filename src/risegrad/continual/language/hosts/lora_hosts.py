@@ -47,6 +47,7 @@ class LanguageHost(Host):
         self._start(0)
 
     def loss(self, task: int, batch: TextBatch) -> Tensor:
+        """The loss of one batch while the host learns ``task``."""
         return self.kit.loss(batch)
 
     def score(self, tasks: Sequence[int]) -> dict[str, list[Score]]:
@@ -66,6 +67,7 @@ class LanguageHost(Host):
         return found
 
     def session(self, task: int, prefix: str = "") -> Session:
+        """The session in which the LoRA pairs, and the label head if there is one, learn."""
         kit, layers = self.kit, self.kit.model.layers
         rule, items = kit.named_rule(self.default_rule), kit.items(task)
         parameters: dict[str, Parameter] = {}
@@ -205,6 +207,7 @@ class OLora(IncLora):
         return self.kit.loss(batch) + self.penalty(task)
 
     def penalty(self, task: int) -> Tensor | float:
+        """``lambda1 sum |A_past A^T| + lambda2 (||A|| + ||B||)``, summed over the layers."""
         first, second = self.lambda1[task], self.lambda2[task]
         total: Tensor | float = 0.0
         for layer in self.kit.model.layers.values():

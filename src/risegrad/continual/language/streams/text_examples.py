@@ -20,11 +20,14 @@ FIELD = re.compile(
 
 @dataclass(frozen=True)
 class Example:
+    """One text and its label, as the source has them."""
+
     sentence: str
     label: str
 
     @property
     def empty(self) -> bool:
+        """Whether nothing is left of the sentence without the names of its fields."""
         return not FIELD.sub("", self.sentence).strip()
 
 
@@ -38,7 +41,7 @@ class TextPart:
 
 @dataclass(frozen=True)
 class TextSource:
-    """One task as it lies there; a part that does not exist is None."""
+    """One task as it was read; a part that does not exist is None."""
 
     labels: tuple[str, ...]
     train: TextPart | None

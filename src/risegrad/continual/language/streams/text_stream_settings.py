@@ -64,6 +64,7 @@ class LanguageStreamSettings:
 
     @property
     def planned(self) -> tuple[str, ...]:
+        """The tasks in their order: those that are given, or those of the named order."""
         return self.tasks or ORDERS[self.name]
 
     def _check_tasks(self) -> None:

@@ -77,6 +77,7 @@ class AdapterClassifier(VisionHost):
         """Nothing to do."""
 
     def logits(self, batch: VisionBatch) -> Tensor:
+        """Scores of all classes, with gradients."""
         scores: Tensor = self.head(self.kit.extract(batch.inputs, self.adapters))
         return scores
 

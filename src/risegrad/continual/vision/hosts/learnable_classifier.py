@@ -71,6 +71,7 @@ class LearnableClassifier(VisionHost):
         """Nothing to do."""
 
     def logits(self, batch: VisionBatch) -> Tensor:
+        """Scores of all classes from cached features, or from images."""
         found = batch.inputs
         if found.ndim > 2:  # images: the cache is off
             found = self.kit.extract(found, None)

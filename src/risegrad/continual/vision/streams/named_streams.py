@@ -56,7 +56,7 @@ def named_stream(name: str, **changes: Any) -> ImageStreamSettings:
 
 
 def departures(settings: ImageStreamSettings) -> tuple[str, ...]:
-    """A note for the record if a stream bears a name but differs from what the name stands for.
+    """A note for the record if a stream has a known name but other settings.
 
     Where the data lies is no difference.
     """

@@ -1,0 +1,31 @@
+"""The reference in docs/ shows every public name of the rooms that users import from."""
+
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
+SHOWN = {
+    found
+    for page in REFERENCE.glob("*.md")
+    for found in re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+}
+ROOMS = ("", ".theory", ".zeroth_order", ".curvature", ".curvature.memory", ".foresight")
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_public_name_is_shown(room):
+    module = import_module(f"risegrad{room}")
+    for name in module.__all__:
+        value = getattr(module, name)
+        home = getattr(value, "__module__", None)
+        if home is not None and home.startswith("risegrad"):  # constants do not know their home
+            assert {home, f"{home}.{name}"} & SHOWN, f"risegrad{room}.{name} is on no page"
+
+
+def test_what_is_shown_exists():
+    for path in SHOWN:
+        room, _, name = path.rpartition(".")
+        assert hasattr(import_module(room), name) or import_module(path), path
