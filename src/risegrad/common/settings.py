@@ -29,6 +29,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from risegrad.common.checks import nearest_hint
+
 T = TypeVar("T")
 
 
@@ -225,7 +227,8 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         return _one_of(args, value, where)
     if origin is Literal:
         if not any(type(value) is type(word) and value == word for word in args):
-            raise wrong(where, f"one of {', '.join(map(repr, args))}", value)
+            near = nearest_hint(value, args) if isinstance(value, str) else ""
+            raise ValueError(f"{wrong(where, _words(hint), value)}{near}")
         return value
     if origin is tuple:
         return _tuple(hint, args, value, where)
