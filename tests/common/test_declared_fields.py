@@ -1,4 +1,4 @@
-"""Bounds and choices declared on the fields of settings."""
+"""Limits and choices declared on the fields of settings."""
 
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 import pytest
 
 from risegrad.common.declared_fields import (
-    Bounds,
     Checked,
     Count,
+    Limits,
     OneOf,
     Probability,
     check_fields,
@@ -27,10 +27,10 @@ class Parent(Checked):
 class Child(Parent):
     mode: Literal["on", "off"] = "on"
     color: Annotated[str, OneOf(COLORS)] = "red"
-    share: Annotated[float, Bounds(above=0, at_most=1)] = 0.5
+    share: Annotated[float, Limits(above=0, at_most=1)] = 0.5
     chance: Annotated[float, Probability()] = 0.1
     counts: tuple[Count, ...] = ()
-    weight: Annotated[float | tuple[float, ...], Bounds(at_least=0)] = 0.0
+    weight: Annotated[float | tuple[float, ...], Limits(at_least=0)] = 0.0
     free: Any = None
 
 

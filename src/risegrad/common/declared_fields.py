@@ -6,7 +6,7 @@ there come the check of every instance, the error texts and the settings referen
 >>> from dataclasses import dataclass
 >>> @dataclass(frozen=True)
 ... class Budget(Checked):
-...     epochs: Annotated[int, Bounds(at_least=0)] = 10
+...     epochs: Annotated[int, Limits(at_least=0)] = 10
 ...     schedule: Literal["cosine", "constant"] = "cosine"
 >>> Budget(epochs=-1)
 Traceback (most recent call last):
@@ -36,7 +36,7 @@ class Declaration(Protocol):
 
 
 @dataclass(frozen=True)
-class Bounds:
+class Limits:
     """Limits of a number, or of every number where a field may hold one or several."""
 
     at_least: float | None = None
@@ -73,15 +73,15 @@ class Probability:
         check_probability(name, value)
 
     def words(self) -> str:
-        return Bounds(above=0, below=1).words()
+        return Limits(above=0, below=1).words()
 
 
-Count = Annotated[int, Bounds(at_least=0)]
-PositiveInt = Annotated[int, Bounds(at_least=1)]
-NonNegative = Annotated[float, Bounds(at_least=0)]
-Positive = Annotated[float, Bounds(above=0)]
-Share = Annotated[float, Bounds(at_least=0, below=1)]
-Seed32 = Annotated[int, Bounds(at_least=0, below=2**32)]
+Count = Annotated[int, Limits(at_least=0)]
+PositiveInt = Annotated[int, Limits(at_least=1)]
+NonNegative = Annotated[float, Limits(at_least=0)]
+Positive = Annotated[float, Limits(above=0)]
+Share = Annotated[float, Limits(at_least=0, below=1)]
+Seed32 = Annotated[int, Limits(at_least=0, below=2**32)]
 """What NumPy takes as a seed."""
 
 

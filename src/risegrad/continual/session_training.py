@@ -34,10 +34,12 @@ class Loop(Checked):
     """Settings of the loop that do not belong to a host, a rule or a stream."""
 
     batch: PositiveInt = 48
+    """Examples per step, over all devices together."""
     workers: Count = field(default=0, metadata=APART)
     """Processes that load images or texts ahead; 0 loads in the training process, where features
     that are computed once always stay."""
     device: str = "auto"
+    """``auto``, or a name that torch knows, such as ``cpu`` or ``cuda:1``."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """``bfloat16`` computes under autocast; parameters, and what ``zo`` evaluates, stay float32."""
     compile: bool = False
@@ -45,6 +47,7 @@ class Loop(Checked):
     cache: Literal["auto", "never"] = "auto"
     """Compute the features of frozen parts once (then without augmentation), or every time."""
     score_on: Literal["test", "validation"] = "test"
+    """Which examples the scores come from."""
     checkpoint_seconds: NonNegative = field(default=60.0, metadata=APART)
     """Shortest time between two checkpoints within a session; one follows every session anyway."""
 

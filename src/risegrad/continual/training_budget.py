@@ -20,10 +20,13 @@ class TrainingBudget(Checked):
     epochs: Count = 10
     """Passes over the session's data. The group with the smaller number stops earlier."""
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    """As torch has them."""
     lr: Positive = 0.01
+    """Learning rate at the start of each session."""
     momentum: Share = 0.9
     """Of SGD."""
     weight_decay: NonNegative = 5e-4
+    """As the optimizer understands it: decoupled with adamw, else part of the gradient."""
     schedule: Literal["cosine", "constant"] = "cosine"
     """Of the learning rate, epoch by epoch within a session; ``cosine`` falls to zero."""
     clip: NonNegative = 0.0

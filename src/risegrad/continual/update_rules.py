@@ -54,6 +54,7 @@ class Rule(Checked):
     q: PositiveInt = 4
     """Directions per block of RISE and the controls; queries of ``zo``."""
     blocks: Literal["tensor", "module", "whole"] = "tensor"
+    """What is shaped together: each tensor, all tensors of a module, or the whole group."""
     chunk: Count = 0
     """Block size in elements, cut from each tensor; 0 takes ``blocks`` as they are."""
     on: Literal["gradient", "update"] = "gradient"
@@ -63,6 +64,7 @@ class Rule(Checked):
     epsilon: Positive = 1e-3
     """Distance of the evaluations of ``zo``."""
     variant: Literal["two-sided", "one-sided", "sign"] = "two-sided"
+    """How ``zo`` estimates: from both sides, from one, or by the sign of the difference only."""
     norm_matched: bool = False
     """Whether ``zo`` is scaled to the norm of the gradient."""
     exempt: tuple[str, ...] = ()

@@ -25,6 +25,8 @@ SOURCE_READS = {"timm": "images", "transformers": "texts"}
 
 @dataclass(frozen=True)
 class ModelSettings:
+    """The model, and what of it is trained."""
+
     source: Annotated[str, OneOf(SOURCE_USES)]
     """``timm``, ``transformers``, or ``python``: a function that makes model and batches"""
     name: str = ""
@@ -46,19 +48,27 @@ class SettingsPart:
     """Which examples: classes of images, or tasks of texts."""
 
     classes: tuple[int, ...] = ()
+    """labels of images"""
     tasks: tuple[str, ...] = ()
+    """names of text tasks"""
     batches: PositiveInt = 2
+    """how many batches of them"""
 
 
 @dataclass(frozen=True)
 class DataSettings:
+    """The two tasks and their batches."""
+
     kind: Annotated[str, OneOf(tuple(SOURCE_READS.values()))] = ""
     """``images`` (an .npz of arrays) or ``texts`` (a folder of tasks); empty for python"""
     path: str = ""
     """``--data`` on the command line"""
     batch: PositiveInt = 16
+    """examples per batch"""
     historical: SettingsPart = SettingsPart()
+    """what was learned before and is to be kept"""
     incoming: SettingsPart = SettingsPart()
+    """what is learned now"""
     tokens: int = 128
     """texts are cut to this many"""
 
@@ -68,27 +78,41 @@ class WarmupSettings:
     """Learn the historical task first, so that there is something to keep (AdamW)."""
 
     steps: Count = 0
+    """how many; 0 leaves it out"""
     learning_rate: float = 1e-3
+    """of AdamW"""
 
 
 @dataclass(frozen=True)
 class RiseSettings:
+    """The rule whose effect is predicted."""
+
     q: int = 4
+    """random directions per block"""
     blocks: str | int = "tensor"
+    """``tensor``, ``module``, ``group``, ``whole`` or a number of elements"""
     exempt: tuple[str, ...] = ()
+    """patterns of parameters that keep the exact gradient"""
 
 
 @dataclass(frozen=True)
 class DiagnosisSettings:
+    """What is predicted, and with which curvature."""
+
     step: float = 1.0
+    """learning rate of the step that is predicted"""
     curvature: str = "ggn"
+    """``hessian``, ``ggn``, ``empirical-fisher`` or ``fisher``"""
     seed: int = 0
+    """of the random vectors and draws"""
     budget: Mapping[str, Any] = field(default_factory=dict)
     """fields of ``risegrad.curvature.Budget``"""
 
 
 @dataclass(frozen=True)
 class ValidationSettings:
+    """What ``rise local`` measures to compare predictions with."""
+
     checkpoints: tuple[Count, ...] = (0,)
     """steps into the incoming task (AdamW, as in the warm-up) before measuring"""
     steps: tuple[PositiveInt, ...] = (1, 4)
@@ -100,6 +124,7 @@ class ValidationSettings:
     draws: PositiveInt = 4
     """repetitions of every random rule"""
     curvatures: tuple[str, ...] = ("hessian", "ggn", "empirical-fisher")
+    """those whose predictions are compared with what is measured"""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from risegrad.common.declared_fields import Bounds, Checked
+from risegrad.common.declared_fields import Checked, Limits
 from risegrad.sandbox.spectra import DEFAULT_SPECTRUM, Spectrum
 
 # Dense d x d curvature and one batch of q directions must fit in memory with room to spare.
@@ -11,8 +11,8 @@ LARGEST = 4096
 FEWEST_SAMPLES = 640  # the ladder of sample sizes has 7 rungs; the lowest then holds 10 samples
 
 
-Dimension = Annotated[int, Bounds(at_least=2, at_most=LARGEST)]
-SmallCount = Annotated[int, Bounds(at_least=1, at_most=LARGEST)]
+Dimension = Annotated[int, Limits(at_least=2, at_most=LARGEST)]
+SmallCount = Annotated[int, Limits(at_least=1, at_most=LARGEST)]
 
 
 @dataclass(frozen=True)
@@ -28,15 +28,15 @@ class SandboxSettings(Checked):
     """dimension of panels A-C, exposure and the rotated repeat"""
     q: SmallCount = 4
     """random directions per shape"""
-    samples: Annotated[int, Bounds(at_least=FEWEST_SAMPLES, at_most=10**9)] = 24_000
+    samples: Annotated[int, Limits(at_least=FEWEST_SAMPLES, at_most=10**9)] = 24_000
     """Monte Carlo samples per measured point"""
-    seed: Annotated[int, Bounds(at_least=0, at_most=2**63 - 1)] = 0
+    seed: Annotated[int, Limits(at_least=0, at_most=2**63 - 1)] = 0
     spectrum: str = DEFAULT_SPECTRUM
     large_d: Dimension = 256
     """dimension of panel D"""
     block: SmallCount = 16
     """block size of panel D; divides ``large_d``"""
-    steps: Annotated[int, Bounds(at_least=1, at_most=10_000)] = 40
+    steps: Annotated[int, Limits(at_least=1, at_most=10_000)] = 40
     """steps of the trajectory"""
 
     def __post_init__(self) -> None:

@@ -95,6 +95,7 @@ class AdditionSettings(Checked, ABC):
     """Settings of one addition; ``make`` gives the addition itself."""
 
     name: str = ""
+    """Which addition."""
     summary: ClassVar[str]
 
     @abstractmethod

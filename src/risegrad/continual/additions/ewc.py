@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from risegrad.common.declared_fields import Bounds, Count, NonNegative
+from risegrad.common.declared_fields import Count, Limits, NonNegative
 from risegrad.common.seeds import generator_for
 from risegrad.continual.additions.addition import Addition, AdditionSettings, Training
 from risegrad.continual.session import Ref, Session, SessionBatch
@@ -27,7 +27,7 @@ class EwcSettings(AdditionSettings):
     mode: Literal["separate", "online"] = "separate"
     """``separate``: one such term per task, all of them kept. ``online``: one term around the last
     session's parameters, with a decaying sum of all Fisher matrices."""
-    decay: Annotated[float, Bounds(above=0, at_most=1)] = 1.0
+    decay: Annotated[float, Limits(above=0, at_most=1)] = 1.0
     """Of the older Fisher matrices in mode ``online``, per session."""
     samples: Count = 0
     """Examples of each task for its Fisher matrix, one backward pass each; 0: all."""

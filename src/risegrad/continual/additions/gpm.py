@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
-from risegrad.common.declared_fields import Bounds, NonNegative, PositiveInt
+from risegrad.common.declared_fields import Limits, NonNegative, PositiveInt
 from risegrad.common.seeds import generator_for
 from risegrad.continual.additions.addition import Addition, AdditionSettings, Training
 from risegrad.continual.session import ParameterGroup, Ref, Session
@@ -28,7 +28,7 @@ class GpmSettings(AdditionSettings):
     name: str = "gpm"
     samples: PositiveInt = 125
     """Examples of each task whose inputs are looked at."""
-    epsilon: Annotated[float, Bounds(above=0, at_most=1)] = 0.97
+    epsilon: Annotated[float, Limits(above=0, at_most=1)] = 0.97
     """The share of the inputs' energy (squared norm) that the protected directions must hold."""
     increment: NonNegative = 0.003
     """Added to ``epsilon`` with every task, up to 1."""

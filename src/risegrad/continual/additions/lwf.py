@@ -23,6 +23,7 @@ class LwfSettings(AdditionSettings):
 
     name: str = "lwf"
     weight: NonNegative = 3.0
+    """Of the distillation beside the loss."""
     temperature: Positive = 2.0
     """Divides the scores of teacher and student."""
     summary: ClassVar[str] = "LwF: distillation of the old classes' scores"

@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from risegrad.common.declared_fields import Bounds, Checked, Positive, PositiveInt, Share
+from risegrad.common.declared_fields import Checked, Limits, Positive, PositiveInt, Share
 from risegrad.common.run_inputs import Hub, Local, Reading
 from risegrad.continual.language.lora_layers import StackedLora, add_lora
 
@@ -44,13 +44,17 @@ class LanguageModelSettings(Checked):
     weights: str = ""
     """A local folder in the form of transformers; given, it is used instead of the hub."""
     kind: Literal["auto", "seq2seq", "decoder", "encoder"] = "auto"
+    """How answers are made: generated (``seq2seq``, ``decoder``) or chosen by a head (``encoder``);
+    ``auto`` goes by the configuration of the model."""
     rank: PositiveInt = 8
+    """Of LoRA."""
     alpha: Positive = 32.0
+    """Of LoRA, whose output is multiplied by alpha / rank."""
     dropout: Share = 0.1
     """Of LoRA's input. The model's own dropout is as its configuration says."""
     targets: tuple[str, ...] = ()
     """Last parts of the names of the layers that get LoRA; empty: q and v, by whatever name."""
-    source_length: Annotated[int, Bounds(at_least=8)] = 512
+    source_length: Annotated[int, Limits(at_least=8)] = 512
     """Most tokens of a prompt."""
     target_length: PositiveInt = 50
     """Most tokens of an answer, given or generated."""

@@ -33,14 +33,21 @@ class ViTSettings(Checked):
     width: Count = 0
     """Of a small new model: embedding width; 0 keeps the named model's own, as with the next."""
     depth: Count = 0
+    """Number of blocks."""
     heads: Count = 0
+    """Attention heads per block."""
     patch: Count = 0
+    """Height and width of a patch in pixels."""
     adapter_width: PositiveInt = 64
+    """Hidden units of each adapter."""
     adapter_scale: Positive = 0.1
+    """Factor on each adapter's output."""
     adapter_dropout: Share = 0.1
+    """Share of hidden units of an adapter that are dropped in training."""
     base_epochs: Count = 0
     """Train the whole backbone on the first task before the stream, in place of pretraining."""
     base_lr: Positive = 1e-3
+    """Learning rate of that training."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from risegrad.common.declared_fields import Bounds, Checked, Count, PositiveInt, Probability
+from risegrad.common.declared_fields import Checked, Count, Limits, PositiveInt, Probability
 from risegrad.common.settings import read
 from risegrad.curvature.operators.parameter_space import Space
 
@@ -16,7 +16,7 @@ MOST_GROUP = 16
 """Probes held at a time where memory allows more: pairs are formed within a group."""
 
 
-ProbeCount = Annotated[int, Bounds(at_least=LEAST_PROBES)]
+ProbeCount = Annotated[int, Limits(at_least=LEAST_PROBES)]
 
 
 @dataclass(frozen=True)

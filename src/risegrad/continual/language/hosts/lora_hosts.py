@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
-from risegrad.common.declared_fields import Bounds, Checked
+from risegrad.common.declared_fields import Checked, Limits
 from risegrad.common.seeds import generator_for
 from risegrad.continual.host import Host, Score, saved_parameters
 from risegrad.continual.language.answer_scoring import hits
@@ -28,6 +28,7 @@ class LanguageHostSettings(Checked):
     """What every host's settings have."""
 
     name: str = ""
+    """Which host."""
     zero_shot: bool = True
     """Score every task before the stream, and each once more right before its turn: gives forward
     transfer, and costs as much as it says."""
@@ -169,7 +170,7 @@ class IncLora(LanguageHost):
         self._load_head(state)
 
 
-PenaltyWeight = Annotated[float | tuple[float, ...], Bounds(at_least=0)]
+PenaltyWeight = Annotated[float | tuple[float, ...], Limits(at_least=0)]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from risegrad.common.checks import check_choice
-from risegrad.common.declared_fields import Bounds, Checked, Count, Seed32, Share
+from risegrad.common.declared_fields import Checked, Count, Limits, Seed32, Share
 from risegrad.continual.language.streams.text_tasks import ORDERS, POOL
 
 
@@ -33,7 +33,7 @@ class LanguageStreamSettings(Checked):
     validation: Share = 0.0
     """Share of the training examples that is set aside: the benchmark has no validation set of its
     own, its dev set is its test set."""
-    held_out: Annotated[float, Bounds(above=0, below=1)] = 0.25
+    held_out: Annotated[float, Limits(above=0, below=1)] = 0.25
     """Share of the test examples where a task has only one of its two files."""
     one_file: Literal["split", "stop"] = "split"
     """What is done then: split that file, or stop."""
@@ -41,6 +41,7 @@ class LanguageStreamSettings(Checked):
     """Examples whose label is not in the label set. The benchmark keeps them: they never count as
     right. They are counted in the notes in any case."""
     empty_texts: Literal["stop", "drop"] = "stop"
+    """What is done with examples without text: stop, or leave them out."""
     split_seed: Seed32 = 0
     """Of all choices of examples, and of nothing else: runs with different seeds see the same."""
     bucket: bool = True

@@ -26,6 +26,7 @@ class EaseSettings(AdapterSettings):
     """The temporary head, and the weight of other subspaces."""
 
     alpha: NonNegative = 0.1
+    """Weight of the other subspaces beside a class's own."""
 
 
 class Ease(VisionHost):

@@ -29,6 +29,7 @@ class HeadSettings(VisionHostSettings):
     """The classifier."""
 
     head: HeadKind = "linear"
+    """A linear layer, or cosines with a learned scale."""
     sigma: Positive = 1.0
     """Start of the cosine head's learned scale."""
 

@@ -22,6 +22,7 @@ class VisionHostSettings(Checked):
     """What every host's settings have."""
 
     name: str = ""
+    """Which host."""
 
 
 class VisionHost(Host):

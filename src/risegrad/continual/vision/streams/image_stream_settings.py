@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, fields
 from typing import Annotated, Literal
 
 from risegrad.common.declared_fields import (
-    Bounds,
     Checked,
     Count,
+    Limits,
     PositiveInt,
     Seed32,
     Share,
@@ -37,7 +37,7 @@ class ImageStreamSettings(Checked):
     """"hub" only: the column of the images; "" finds it where there is one only."""
     label_column: str = ""
     """"hub" only: the column of the labels; "" finds it where there is one only."""
-    test_fraction: Annotated[float, Bounds(above=0, below=1)] = 0.2
+    test_fraction: Annotated[float, Limits(above=0, below=1)] = 0.2
     """The share of each class kept for testing where the source has no split of its own."""
 
     base: Count = 0
@@ -71,7 +71,7 @@ class ImageStreamSettings(Checked):
     test_view: Literal["crop", "direct"] = "crop"
     """"crop" (shorter side to ``image_size * resize_ratio``, then the middle) or "direct" (the
     whole image to ``image_size``, whatever its shape): for small images."""
-    resize_ratio: Annotated[float, Bounds(at_least=1)] = 256 / 224
+    resize_ratio: Annotated[float, Limits(at_least=1)] = 256 / 224
     """"crop" only: the shorter side before the crop, in units of ``image_size``."""
     normalize: Literal["none", "imagenet", "clip", "half"] = "none"
     """"none" (0..1, as PILOT), "half" (-1..1), or the mean and deviation of "imagenet", "clip"."""
