@@ -20,6 +20,7 @@ ValueError: rule.Q: unknown, did you mean 'q'? There are name, q
 """
 
 import difflib
+import functools
 import hashlib
 import json
 import math
@@ -58,7 +59,7 @@ def read(cls: type[T], mapping: Mapping[str, Any], where: str = "") -> T:
     for name, field in known.items():
         if name not in mapping and _required(field):
             raise ValueError(f"{_join(where, name)}: missing")
-    hints = get_type_hints(cls)
+    hints = _hints(cls)
     values = {key: _value(hints[key], value, _join(where, key)) for key, value in mapping.items()}
     try:
         return cls(**values)
@@ -186,6 +187,12 @@ def unknown(name: str, known: Iterable[str]) -> str:
     nearest = next((n for n in names if near and n.lower() == near[0]), None)
     hint = f", did you mean {nearest!r}?" if nearest else "."
     return f"unknown{hint} There are {', '.join(names)}" if names else "unknown, nothing is allowed"
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    """The types of the fields, without what they declare beside: that is for the instance."""
+    return get_type_hints(cls)
 
 
 def _required(field: Field[Any]) -> bool:
