@@ -94,7 +94,8 @@ class Checked:
 
 def check_fields(instance: object, where: str = "") -> None:
     """Every field within what it declares; an error names it below the dotted place ``where``."""
-    for name, hint in declared(type(instance)).items():
+    cls: Any = type(instance)  # mypy takes the hash of instances for that of the class
+    for name, hint in declared(cls).items():
         _check(f"{where}.{name}" if where else name, getattr(instance, name), hint)
 
 

@@ -59,7 +59,8 @@ def read(cls: type[T], mapping: Mapping[str, Any], where: str = "") -> T:
     for name, field in known.items():
         if name not in mapping and _required(field):
             raise ValueError(f"{_join(where, name)}: missing")
-    hints = _hints(cls)
+    kind: Any = cls  # mypy takes the hash of instances for that of the class
+    hints = _hints(kind)
     values = {key: _value(hints[key], value, _join(where, key)) for key, value in mapping.items()}
     try:
         return cls(**values)

@@ -52,7 +52,9 @@ def tables() -> list[SettingsTable]:
 def _experiment_tables() -> Iterator[SettingsTable]:
     from risegrad.continual.additions import ADDITIONS
     from risegrad.continual.language import language_run
+    from risegrad.continual.language.hosts.lora_hosts import HOSTS as TEXT_HOSTS
     from risegrad.continual.vision import vision_run
+    from risegrad.continual.vision.hosts import HOSTS
 
     vision, language = _sections(vision_run.VisionRun), _sections(language_run.LanguageRun)
     for section, (cls, defaults) in vision.items():
@@ -61,7 +63,7 @@ def _experiment_tables() -> Iterator[SettingsTable]:
         else:
             yield SettingsTable(section, "vision", cls, defaults)
             yield SettingsTable(section, "language", *language[section])
-    for name, host in {**vision_run.HOSTS, **language_run.HOSTS}.items():
+    for name, host in {**HOSTS, **TEXT_HOSTS}.items():
         yield SettingsTable("host", name, host.Settings)
     for name, addition in ADDITIONS.items():
         yield SettingsTable("additions", name, addition)
@@ -69,8 +71,12 @@ def _experiment_tables() -> Iterator[SettingsTable]:
 
 def _sections(run: type) -> dict[str, tuple[type, object]]:
     """The tables of a run: their classes and what stands there by default."""
-    hints, found = declared(run), {field.name: field for field in fields(run)}
-    return {name: (cls, _instance(found[name])) for name, cls in hints.items() if is_dataclass(cls)}
+    found = {field.name: field for field in fields(run)}
+    return {
+        name: (cls, _instance(found[name]))
+        for name, cls in declared(run).items()
+        if isinstance(cls, type) and is_dataclass(cls)
+    }
 
 
 def _instance(field: Field[Any]) -> object:

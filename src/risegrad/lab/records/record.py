@@ -176,7 +176,7 @@ def _record(path: Path, part: JsonPart) -> Record:
         raise RecordError(path, f"has schema {schema}, newer than {SCHEMA}, the newest known here")
     if schema < SCHEMA:
         raise RecordError(path, f"has schema {schema}, which does not say what was read; run again")
-    record = decode(Record, part, path=path)
+    record = decode(Record, part)
     _check_result(record.result, part.part("result"))
     _check_unchanged(record, part)
     return record
