@@ -62,7 +62,7 @@ needs_bash = pytest.mark.skipif(BASH is None, reason="there is no bash")
         ("rise run digits --out m", set()),
         ("rise run digits --workers ", set()),
         ("rise run digits --retry-failed --ten", {"--tensorboard"}),
-        ("rise list s", {"streams"}),
+        ("rise list s", {"settings", "streams"}),
         ("rise completion ", {"bash", "zsh", "fish"}),
         ("rise sandbox --lar", {"--large-d"}),
         ("rise run --work", {"--workers"}),

@@ -20,6 +20,7 @@ from risegrad.lab.records.record import (
     sealed,
     write_record,
 )
+from risegrad.lab.records.record_reference import current, table
 
 
 def changed(place: str, value: Any) -> dict[str, Any]:
@@ -215,3 +216,30 @@ def test_the_documented_record_is_one(tmp_path: Path) -> None:
     example = text.split("```json\n")[1].split("```")[0]
     found = read_record(stored(tmp_path, example))
     assert found.result.metrics["last"] == found.result.scores["accuracy"].union[-1]
+
+
+def test_the_documented_fields_are_those_of_the_schema() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "records.md").read_text(encoding="utf-8")
+    assert text == current(text), "make it again: python -m risegrad.lab.records.record_reference"
+    assert "| `run.seconds.train` | list (number or null), optional |" in text
+    assert "| `result.scores.NAME.union` | list (percentage or null), optional |" in text
+
+
+def test_what_may_be_absent_is_what_the_table_calls_optional(tmp_path: Path) -> None:
+    full = record(paper={"table": "1", "row": "ZO-FC", "column": "CIFAR100 Inc-5"})
+    for line in table().splitlines()[2:]:
+        place, kind, *_ = line.strip("| ").split(" | ")
+        keys = place.strip("`").replace("[]", ".0").replace("NAME", "accuracy").split(".")
+        content = json.loads(json.dumps(full))
+        inner = content
+        for key in keys[:-1]:
+            inner = inner[int(key) if key.isdigit() else key] if inner else {}
+        if not isinstance(inner, dict) or keys[-1] not in inner:
+            continue
+        del inner[keys[-1]]
+        path = stored(tmp_path, content if keys == ["seal"] else sealed(content))
+        if kind.endswith("optional"):
+            read_record(path)
+        else:
+            with pytest.raises(RecordError, match="is missing, expected"):
+                read_record(path)

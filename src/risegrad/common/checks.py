@@ -21,9 +21,14 @@ def check_choice(name: str, value: object, allowed: Collection[str]) -> None:
     """
     if value in allowed:
         return
-    near = difflib.get_close_matches(str(value), list(allowed), n=1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    hint = nearest_hint(value, allowed)
     raise ValueError(f"{name} must be one of {', '.join(allowed)}; got {value!r}{hint}")
+
+
+def nearest_hint(value: object, allowed: Collection[str]) -> str:
+    """The end of an error about a choice: the nearest of the names, if one is near."""
+    near = difflib.get_close_matches(str(value), list(allowed), n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def check_number(
@@ -47,8 +52,7 @@ def check_number(
         ...
     TypeError: epochs must be an integer >= 0, got 2.5 (float)
     """
-    bounds = {">=": at_least, ">": above, "<=": at_most, "<": below}
-    words = " and ".join(f"{sign} {b}" for sign, b in bounds.items() if b is not None)
+    words = bounds_in_words(at_least, above, at_most, below)
     allowed = f"{name} must be {'an integer' if whole else 'a finite number'} {words}".rstrip()
     number = _real(allowed, value, whole)
     fits = (
@@ -61,6 +65,14 @@ def check_number(
     if not fits:
         raise ValueError(f"{allowed}, got {value}")
     return number
+
+
+def bounds_in_words(
+    at_least: float | None, above: float | None, at_most: float | None, below: float | None
+) -> str:
+    """``>= 0 and < 1``, say; empty without any bound."""
+    bounds = {">=": at_least, ">": above, "<=": at_most, "<": below}
+    return " and ".join(f"{sign} {b}" for sign, b in bounds.items() if b is not None)
 
 
 def check_int(name: str, value: object) -> int:

@@ -20,6 +20,7 @@ ValueError: rule.Q: unknown, did you mean 'q'? There are name, q
 """
 
 import difflib
+import functools
 import hashlib
 import json
 import math
@@ -28,6 +29,8 @@ import types
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from risegrad.common.checks import nearest_hint
 
 T = TypeVar("T")
 
@@ -56,7 +59,8 @@ def read(cls: type[T], mapping: Mapping[str, Any], where: str = "") -> T:
     for name, field in known.items():
         if name not in mapping and _required(field):
             raise ValueError(f"{_join(where, name)}: missing")
-    hints = get_type_hints(cls)
+    kind: Any = cls  # mypy takes the hash of instances for that of the class
+    hints = _hints(kind)
     values = {key: _value(hints[key], value, _join(where, key)) for key, value in mapping.items()}
     try:
         return cls(**values)
@@ -186,6 +190,12 @@ def unknown(name: str, known: Iterable[str]) -> str:
     return f"unknown{hint} There are {', '.join(names)}" if names else "unknown, nothing is allowed"
 
 
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    """The types of the fields, without what they declare beside: that is for the instance."""
+    return get_type_hints(cls)
+
+
 def _required(field: Field[Any]) -> bool:
     return field.default is MISSING and field.default_factory is MISSING
 
@@ -225,7 +235,8 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         return _one_of(args, value, where)
     if origin is Literal:
         if not any(type(value) is type(word) and value == word for word in args):
-            raise wrong(where, f"one of {', '.join(map(repr, args))}", value)
+            near = nearest_hint(value, args) if isinstance(value, str) else ""
+            raise ValueError(f"{wrong(where, _words(hint), value)}{near}")
         return value
     if origin is tuple:
         return _tuple(hint, args, value, where)

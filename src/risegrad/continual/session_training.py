@@ -14,7 +14,7 @@ from torch.nn import Parameter
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
-from risegrad.common.checks import check_choice, check_number
+from risegrad.common.declared_fields import Checked, Count, NonNegative, PositiveInt
 from risegrad.common.seeds import seed_for
 from risegrad.common.settings import APART
 from risegrad.continual.additions.addition import Addition
@@ -30,14 +30,16 @@ HALF = (torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True)
-class Loop:
+class Loop(Checked):
     """Settings of the loop that do not belong to a host, a rule or a stream."""
 
-    batch: int = 48
-    workers: int = field(default=0, metadata=APART)
+    batch: PositiveInt = 48
+    """Examples per step, over all devices together."""
+    workers: Count = field(default=0, metadata=APART)
     """Processes that load images or texts ahead; 0 loads in the training process, where features
     that are computed once always stay."""
     device: str = "auto"
+    """``auto``, or a name that torch knows, such as ``cpu`` or ``cuda:1``."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """``bfloat16`` computes under autocast; parameters, and what ``zo`` evaluates, stay float32."""
     compile: bool = False
@@ -45,16 +47,9 @@ class Loop:
     cache: Literal["auto", "never"] = "auto"
     """Compute the features of frozen parts once (then without augmentation), or every time."""
     score_on: Literal["test", "validation"] = "test"
-    checkpoint_seconds: float = field(default=60.0, metadata=APART)
+    """Which examples the scores come from."""
+    checkpoint_seconds: NonNegative = field(default=60.0, metadata=APART)
     """Shortest time between two checkpoints within a session; one follows every session anyway."""
-
-    def __post_init__(self) -> None:
-        check_number("batch", self.batch, at_least=1, whole=True)
-        check_number("workers", self.workers, at_least=0, whole=True)
-        check_choice("precision", self.precision, ("float32", "bfloat16"))
-        check_choice("cache", self.cache, ("auto", "never"))
-        check_choice("score_on", self.score_on, ("test", "validation"))
-        check_number("checkpoint_seconds", self.checkpoint_seconds, at_least=0)
 
 
 class SessionTraining:

@@ -10,36 +10,27 @@ from typing import Literal
 from torch.nn import Parameter
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from risegrad.common.checks import check_choice, check_number
-
-OPTIMIZERS = ("sgd", "adam", "adamw")
-SCHEDULES = ("cosine", "constant")
+from risegrad.common.declared_fields import Checked, Count, NonNegative, Positive, Share
 
 
 @dataclass(frozen=True)
-class TrainingBudget:
+class TrainingBudget(Checked):
     """One group's training in each session, with a fresh optimizer every time."""
 
-    epochs: int = 10
+    epochs: Count = 10
     """Passes over the session's data. The group with the smaller number stops earlier."""
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
-    lr: float = 0.01
-    momentum: float = 0.9
+    """As torch has them."""
+    lr: Positive = 0.01
+    """Learning rate at the start of each session."""
+    momentum: Share = 0.9
     """Of SGD."""
-    weight_decay: float = 5e-4
+    weight_decay: NonNegative = 5e-4
+    """As the optimizer understands it: decoupled with adamw, else part of the gradient."""
     schedule: Literal["cosine", "constant"] = "cosine"
     """Of the learning rate, epoch by epoch within a session; ``cosine`` falls to zero."""
-    clip: float = 0.0
+    clip: NonNegative = 0.0
     """Bound on the l2 norm of the group's gradient, before any shaping; 0 means none."""
-
-    def __post_init__(self) -> None:
-        check_choice("optimizer", self.optimizer, OPTIMIZERS)
-        check_choice("schedule", self.schedule, SCHEDULES)
-        check_number("epochs", self.epochs, at_least=0, whole=True)
-        check_number("lr", self.lr, above=0)
-        check_number("momentum", self.momentum, at_least=0, below=1)
-        check_number("weight_decay", self.weight_decay, at_least=0)
-        check_number("clip", self.clip, at_least=0)
 
     def unused(self) -> dict[str, str]:
         """Settings away from their defaults that the optimizer would not look at, and why."""

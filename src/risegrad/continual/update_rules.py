@@ -8,12 +8,12 @@ from __future__ import annotations
 import glob
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from risegrad.common.checks import check_choice, check_number
+from risegrad.common.declared_fields import Checked, Count, OneOf, Positive, PositiveInt
 from risegrad.core.attachment import Attachment, attach
 from risegrad.core.blocks import listing, matches
 from risegrad.core.shapers import CovarianceNoise, IsotropicNoise, Rise, ScaledFO, Shaper
@@ -32,7 +32,6 @@ SHAPERS: dict[str, Callable[..., Shaper]] = {
     "isotropic-noise": IsotropicNoise,
     "covariance-noise": CovarianceNoise,
 }
-BLOCKS = ("tensor", "module", "whole")
 
 _SHAPED = ("q", "blocks", "chunk", "on", "exempt", "only")
 USES: dict[str, tuple[str, ...]] = {
@@ -47,23 +46,25 @@ USES: dict[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class Rule:
+class Rule(Checked):
     """One update rule with its settings; ``unused`` tells those that only other rules look at."""
 
-    name: str = ""
+    name: Annotated[str, OneOf(("", *RULES))] = ""
     """See ``RULES``; empty means the host's own: ``fo`` for most, ``zo`` for ZO-FC."""
-    q: int = 4
+    q: PositiveInt = 4
     """Directions per block of RISE and the controls; queries of ``zo``."""
     blocks: Literal["tensor", "module", "whole"] = "tensor"
-    chunk: int = 0
+    """What is shaped together: each tensor, all tensors of a module, or the whole group."""
+    chunk: Count = 0
     """Block size in elements, cut from each tensor; 0 takes ``blocks`` as they are."""
     on: Literal["gradient", "update"] = "gradient"
     """Shape the gradient before the optimizer (the paper), or the optimizer's displacement."""
     mean: Literal["", "exact", "scaled"] = ""
     """Mean of the noise controls; empty means the control's own."""
-    epsilon: float = 1e-3
+    epsilon: Positive = 1e-3
     """Distance of the evaluations of ``zo``."""
     variant: Literal["two-sided", "one-sided", "sign"] = "two-sided"
+    """How ``zo`` estimates: from both sides, from one, or by the sign of the difference only."""
     norm_matched: bool = False
     """Whether ``zo`` is scaled to the norm of the gradient."""
     exempt: tuple[str, ...] = ()
@@ -73,14 +74,7 @@ class Rule:
     """Patterns of the parameters that are shaped, all others being exempt; empty means all."""
 
     def __post_init__(self) -> None:
-        check_choice("name", self.name, ["", *RULES])
-        check_choice("blocks", self.blocks, BLOCKS)
-        check_choice("on", self.on, ("gradient", "update"))
-        check_choice("mean", self.mean, ("", "exact", "scaled"))
-        check_choice("variant", self.variant, ("two-sided", "one-sided", "sign"))
-        check_number("q", self.q, at_least=1, whole=True)
-        check_number("chunk", self.chunk, at_least=0, whole=True)
-        check_number("epsilon", self.epsilon, above=0)
+        super().__post_init__()
         if self.chunk and self.blocks != "tensor":
             raise ValueError(
                 f"blocks must be 'tensor' with chunk = {self.chunk}, which cuts tensors; "
@@ -145,6 +139,10 @@ def check_scope(rules: Iterable[tuple[Rule, Iterable[str]]]) -> None:
         raise ValueError("rule.exempt and rule.only leave no parameter to shape")
 
 
-def head_rule_of(rule: Rule, choice: Literal["same", "fo"]) -> Rule:
+HeadRule = Literal["same", "fo"]
+"""A head beside adapters follows their rule, or always ``fo``."""
+
+
+def head_rule_of(rule: Rule, choice: HeadRule) -> Rule:
     """The rule of a head beside adapters that follow ``rule``."""
     return rule if choice == "same" else replace(rule, name="fo")

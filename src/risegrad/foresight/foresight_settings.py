@@ -9,13 +9,11 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from risegrad.common.checks import check_choice, check_number, check_positive_int
+from risegrad.common.declared_fields import Count, OneOf, Positive, PositiveInt, check_fields
 from risegrad.common.settings import read, unknown
 
-SOURCES = ("python", "timm", "transformers")
-KINDS = ("images", "texts")
 SOURCE_USES: dict[str, tuple[str, ...]] = {
     "python": ("source", "name", "arguments"),
     "timm": ("source", "name", "path", "lora", "targets", "image_size", "arguments"),
@@ -27,15 +25,15 @@ SOURCE_READS = {"timm": "images", "transformers": "texts"}
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """Where the model comes from, and which of its parameters train."""
+    """The model, and what of it is trained."""
 
-    source: str
+    source: Annotated[str, OneOf(SOURCE_USES)]
     """``timm``, ``transformers``, or ``python``: a function that makes model and batches"""
     name: str = ""
     """timm's name of the model, or ``module:function`` for python"""
     path: str = ""
     """state dict file (timm) or folder (transformers); ``--model`` on the command line"""
-    lora: int = 0
+    lora: Count = 0
     """rank; 0 trains all parameters"""
     targets: tuple[str, ...] = ()
     """modules that LoRA adapts; empty: peft's own choice for the model"""
@@ -50,21 +48,27 @@ class SettingsPart:
     """Which examples: classes of images, or tasks of texts."""
 
     classes: tuple[int, ...] = ()
+    """labels of images"""
     tasks: tuple[str, ...] = ()
-    batches: int = 2
+    """names of text tasks"""
+    batches: PositiveInt = 2
+    """how many batches of them"""
 
 
 @dataclass(frozen=True)
 class DataSettings:
-    """Where the data comes from: what the model must keep, and what it is to learn."""
+    """The two tasks and their batches."""
 
-    kind: str = ""
+    kind: Annotated[str, OneOf(tuple(SOURCE_READS.values()))] = ""
     """``images`` (an .npz of arrays) or ``texts`` (a folder of tasks); empty for python"""
     path: str = ""
     """``--data`` on the command line"""
-    batch: int = 16
+    batch: PositiveInt = 16
+    """examples per batch"""
     historical: SettingsPart = SettingsPart()
+    """what was learned before and is to be kept"""
     incoming: SettingsPart = SettingsPart()
+    """what is learned now"""
     tokens: int = 128
     """texts are cut to this many"""
 
@@ -73,45 +77,54 @@ class DataSettings:
 class WarmupSettings:
     """Learn the historical task first, so that there is something to keep (AdamW)."""
 
-    steps: int = 0
+    steps: Count = 0
+    """how many; 0 leaves it out"""
     learning_rate: float = 1e-3
+    """of AdamW"""
 
 
 @dataclass(frozen=True)
 class RiseSettings:
-    """The rule that is diagnosed."""
+    """The rule whose effect is predicted."""
 
     q: int = 4
+    """random directions per block"""
     blocks: str | int = "tensor"
+    """``tensor``, ``module``, ``group``, ``whole`` or a number of elements"""
     exempt: tuple[str, ...] = ()
+    """patterns of parameters that keep the exact gradient"""
 
 
 @dataclass(frozen=True)
 class DiagnosisSettings:
-    """What ``rise diagnose`` measures."""
+    """What is predicted, and with which curvature."""
 
     step: float = 1.0
+    """learning rate of the step that is predicted"""
     curvature: str = "ggn"
+    """``hessian``, ``ggn``, ``empirical-fisher`` or ``fisher``"""
     seed: int = 0
+    """of the random vectors and draws"""
     budget: Mapping[str, Any] = field(default_factory=dict)
     """fields of ``risegrad.curvature.ProductBudget``"""
 
 
 @dataclass(frozen=True)
 class ValidationSettings:
-    """What ``rise local`` measures."""
+    """What ``rise local`` measures to compare predictions with."""
 
-    checkpoints: tuple[int, ...] = (0,)
+    checkpoints: tuple[Count, ...] = (0,)
     """steps into the incoming task (AdamW, as in the warm-up) before measuring"""
-    steps: tuple[int, ...] = (1, 4)
+    steps: tuple[PositiveInt, ...] = (1, 4)
     """lengths of the measured updates, in steps"""
-    damages: tuple[float, ...] = (0.001, 0.01, 0.1, 0.5)
+    damages: tuple[Positive, ...] = (0.001, 0.01, 0.1, 0.5)
     """step sizes, as the damage of FO that they predict in parts of the historical loss"""
-    step_sizes: tuple[float, ...] = ()
+    step_sizes: tuple[Positive, ...] = ()
     """step sizes as such, instead"""
-    draws: int = 4
+    draws: PositiveInt = 4
     """repetitions of every random rule"""
     curvatures: tuple[str, ...] = ("hessian", "ggn", "empirical-fisher")
+    """those whose predictions are compared with what is measured"""
 
 
 @dataclass(frozen=True)
@@ -152,18 +165,17 @@ def parse(content: Mapping[str, Any], folder: str = ".") -> ForesightSettings:
     _check_used(found, content)
     if found.model.source != "python":
         _check_data(found.data, found.model.source)
-    check_number("warmup.steps", found.warmup.steps, at_least=0, whole=True)
-    _check_validation(found.validation)
+    check_fields(found.warmup, "warmup")
+    check_fields(found.validation, "validation")
     return found
 
 
 def _check_model(m: ModelSettings) -> None:
-    check_choice("model.source", m.source, SOURCES)
+    check_fields(m, "model")
     if m.source != "transformers" and not m.name:
         raise ValueError(f"model.name is needed for source {m.source!r}")
     if m.source == "python" and ":" not in m.name:
         raise ValueError(f"model.name must be module:function for python, got {m.name!r}")
-    check_number("model.lora", m.lora, at_least=0, whole=True)
 
 
 def _check_used(found: ForesightSettings, content: Mapping[str, Any]) -> None:
@@ -192,28 +204,16 @@ def _unused(place: str, words: str) -> ValueError:
 
 
 def _check_data(d: DataSettings, source: str) -> None:
-    check_choice("data.kind", d.kind, KINDS)
+    check_fields(d, "data")
     if d.kind != SOURCE_READS[source]:
         raise ValueError(
             f"data.kind must be {SOURCE_READS[source]} for model.source {source!r}, got {d.kind!r}"
         )
-    check_positive_int("data.batch", d.batch)
     wanted = "classes" if d.kind == "images" else "tasks"
     for name, part in (("historical", d.historical), ("incoming", d.incoming)):
         if not getattr(part, wanted):
             raise ValueError(f"data.{name}.{wanted} must name at least one for {d.kind}")
-        check_positive_int(f"data.{name}.batches", part.batches)
-
-
-def _check_validation(v: ValidationSettings) -> None:
-    check_positive_int("validation.draws", v.draws)
-    for value in v.steps:
-        check_positive_int("each of validation.steps", value)
-    for value in v.checkpoints:
-        check_number("each of validation.checkpoints", value, at_least=0, whole=True)
-    for name in ("damages", "step_sizes"):
-        for value in getattr(v, name):
-            check_number(f"each of validation.{name}", value, above=0)
+        check_fields(part, f"data.{name}")
 
 
 def with_paths(

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
+from risegrad.common.declared_fields import Checked
 from risegrad.continual.devices import Devices
 from risegrad.continual.session import Ref, Session, SessionBatch
 
@@ -91,10 +92,11 @@ class Addition:
 
 
 @dataclass(frozen=True)
-class AdditionSettings(ABC):
+class AdditionSettings(Checked, ABC):
     """Settings of one addition; ``make`` gives the addition itself."""
 
     name: str = ""
+    """Which addition."""
     summary: ClassVar[str]
 
     @abstractmethod

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from risegrad.common.checks import check_number
+from risegrad.common.declared_fields import PositiveInt
 from risegrad.continual.additions.addition import AdditionSettings, Training
 from risegrad.continual.additions.reservoir import Remembering
 
@@ -19,15 +19,11 @@ class AgemSettings(AdditionSettings):
     """The memory, and how much of it the reference gradient sees."""
 
     name: str = "agem"
-    size: int = 500
+    size: PositiveInt = 500
     """Examples in memory, over all tasks."""
-    batch: int = 48
+    batch: PositiveInt = 48
     """Examples of it for the reference gradient of each step."""
     summary: ClassVar[str] = "A-GEM: gradients against that of a memory are projected"
-
-    def __post_init__(self) -> None:
-        check_number("size", self.size, at_least=1, whole=True)
-        check_number("batch", self.batch, at_least=1, whole=True)
 
     def make(self, seed: int) -> Agem:
         """A-GEM with these settings."""

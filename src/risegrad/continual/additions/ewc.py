@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from risegrad.common.checks import check_choice, check_number
+from risegrad.common.declared_fields import Count, Limits, NonNegative
 from risegrad.common.seeds import generator_for
 from risegrad.continual.additions.addition import Addition, AdditionSettings, Training
 from risegrad.continual.session import Ref, Session, SessionBatch
@@ -22,22 +22,16 @@ class EwcSettings(AdditionSettings):
     """How strongly, and how tasks are put together."""
 
     name: str = "ewc"
-    weight: float = 1.0
+    weight: NonNegative = 1.0
     """Lambda in ``lambda/2 sum F (theta - theta*)^2``."""
     mode: Literal["separate", "online"] = "separate"
     """``separate``: one such term per task, all of them kept. ``online``: one term around the last
     session's parameters, with a decaying sum of all Fisher matrices."""
-    decay: float = 1.0
+    decay: Annotated[float, Limits(above=0, at_most=1)] = 1.0
     """Of the older Fisher matrices in mode ``online``, per session."""
-    samples: int = 0
+    samples: Count = 0
     """Examples of each task for its Fisher matrix, one backward pass each; 0: all."""
     summary: ClassVar[str] = "EWC: a quadratic penalty weighted by the empirical Fisher diagonal"
-
-    def __post_init__(self) -> None:
-        check_number("weight", self.weight, at_least=0)
-        check_choice("mode", self.mode, ("separate", "online"))
-        check_number("decay", self.decay, above=0, at_most=1)
-        check_number("samples", self.samples, at_least=0, whole=True)
 
     def make(self, seed: int) -> Ewc:
         """EWC with these settings."""

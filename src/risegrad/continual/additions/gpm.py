@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
-from risegrad.common.checks import check_number
+from risegrad.common.declared_fields import Limits, NonNegative, PositiveInt
 from risegrad.common.seeds import generator_for
 from risegrad.continual.additions.addition import Addition, AdditionSettings, Training
 from risegrad.continual.session import ParameterGroup, Ref, Session
@@ -26,21 +26,15 @@ class GpmSettings(AdditionSettings):
     """How much of the inputs of a task is protected."""
 
     name: str = "gpm"
-    samples: int = 125
+    samples: PositiveInt = 125
     """Examples of each task whose inputs are looked at."""
-    epsilon: float = 0.97
+    epsilon: Annotated[float, Limits(above=0, at_most=1)] = 0.97
     """The share of the inputs' energy (squared norm) that the protected directions must hold."""
-    increment: float = 0.003
+    increment: NonNegative = 0.003
     """Added to ``epsilon`` with every task, up to 1."""
-    batch: int = 25
+    batch: PositiveInt = 25
     """Examples per forward pass while looking."""
     summary: ClassVar[str] = "GPM: gradients orthogonal to the inputs of earlier tasks"
-
-    def __post_init__(self) -> None:
-        check_number("samples", self.samples, at_least=1, whole=True)
-        check_number("epsilon", self.epsilon, above=0, at_most=1)
-        check_number("increment", self.increment, at_least=0)
-        check_number("batch", self.batch, at_least=1, whole=True)
 
     def make(self, seed: int) -> Gpm:
         """GPM with these settings."""

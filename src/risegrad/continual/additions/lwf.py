@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.nn.functional import log_softmax, softmax
 
-from risegrad.common.checks import check_number
+from risegrad.common.declared_fields import NonNegative, Positive
 from risegrad.continual.additions.addition import Addition, AdditionSettings, Training
 from risegrad.continual.session import Session, SessionBatch
 
@@ -22,14 +22,11 @@ class LwfSettings(AdditionSettings):
     """Weight and softness of the distillation."""
 
     name: str = "lwf"
-    weight: float = 3.0
-    temperature: float = 2.0
+    weight: NonNegative = 3.0
+    """Of the distillation beside the loss."""
+    temperature: Positive = 2.0
     """Divides the scores of teacher and student."""
     summary: ClassVar[str] = "LwF: distillation of the old classes' scores"
-
-    def __post_init__(self) -> None:
-        check_number("weight", self.weight, at_least=0)
-        check_number("temperature", self.temperature, above=0)
 
     def make(self, seed: int) -> Lwf:
         """LwF with these settings; it draws nothing, so the seed is not used."""

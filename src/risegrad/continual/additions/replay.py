@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from risegrad.common.checks import check_number
+from risegrad.common.declared_fields import Count, PositiveInt
 from risegrad.continual.additions.addition import AdditionSettings
 from risegrad.continual.additions.reservoir import Remembering
 from risegrad.continual.session import Ref
@@ -16,15 +16,11 @@ class ReplaySettings(AdditionSettings):
     """The memory, and how much of it a batch gets."""
 
     name: str = "replay"
-    size: int = 500
+    size: PositiveInt = 500
     """Examples in memory, over all tasks."""
-    batch: int = 0
+    batch: Count = 0
     """Examples of it that join each batch; 0: as many as the batch has."""
     summary: ClassVar[str] = "experience replay: examples from a reservoir join every batch"
-
-    def __post_init__(self) -> None:
-        check_number("size", self.size, at_least=1, whole=True)
-        check_number("batch", self.batch, at_least=0, whole=True)
 
     def make(self, seed: int) -> Replay:
         """Experience replay with these settings."""

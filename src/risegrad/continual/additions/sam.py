@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from risegrad.common.checks import check_number
+from risegrad.common.declared_fields import Positive
 from risegrad.continual.additions.addition import Addition, AdditionSettings, Training
 
 
@@ -18,12 +18,9 @@ class SamSettings(AdditionSettings):
     """How far away."""
 
     name: str = "sam"
-    rho: float = 0.05
+    rho: Positive = 0.05
     """The l2 distance over all parameters that train by backpropagation."""
     summary: ClassVar[str] = "SAM: the gradient at theta + rho g/|g|, a second pass per step"
-
-    def __post_init__(self) -> None:
-        check_number("rho", self.rho, above=0)
 
     def make(self, seed: int) -> Sam:
         """SAM with these settings; it draws nothing, so the seed is not used."""

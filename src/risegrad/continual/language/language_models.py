@@ -6,13 +6,13 @@ import inspect
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from risegrad.common.checks import check_choice, check_number
+from risegrad.common.declared_fields import Checked, Limits, Positive, PositiveInt, Share
 from risegrad.common.run_inputs import Hub, Local, Reading
 from risegrad.continual.language.lora_layers import StackedLora, add_lora
 
@@ -36,11 +36,8 @@ class LabelHead(nn.Module):
         return nn.functional.linear(mean, self.weight, self.bias)
 
 
-KINDS = ("auto", "seq2seq", "decoder", "encoder")
-
-
 @dataclass(frozen=True)
-class LanguageModelSettings:
+class LanguageModelSettings(Checked):
     """Which model, its LoRA, and how much text it reads and writes."""
 
     name: str = "google-t5/t5-large"
@@ -48,28 +45,23 @@ class LanguageModelSettings:
     weights: str = ""
     """A local folder in the form of transformers; given, it is used instead of the hub."""
     kind: Literal["auto", "seq2seq", "decoder", "encoder"] = "auto"
-    rank: int = 8
-    alpha: float = 32.0
-    dropout: float = 0.1
+    """How answers are made: generated (``seq2seq``, ``decoder``) or chosen by a head (``encoder``);
+    ``auto`` goes by the configuration of the model."""
+    rank: PositiveInt = 8
+    """Of LoRA."""
+    alpha: Positive = 32.0
+    """Of LoRA, whose output is multiplied by alpha / rank."""
+    dropout: Share = 0.1
     """Of LoRA's input. The model's own dropout is as its configuration says."""
     targets: tuple[str, ...] = ()
     """Last parts of the names of the layers that get LoRA; empty: q and v, by whatever name."""
-    source_length: int = 512
+    source_length: Annotated[int, Limits(at_least=8)] = 512
     """Most tokens of a prompt."""
-    target_length: int = 50
+    target_length: PositiveInt = 50
     """Most tokens of an answer, given or generated."""
     cut: Literal["end", "text"] = "end"
     """Where a longer prompt is cut: at its end, as the benchmark does, which loses "Answer:"; or
     in the text before it."""
-
-    def __post_init__(self) -> None:
-        check_choice("kind", self.kind, KINDS)
-        check_choice("cut", self.cut, ("end", "text"))
-        check_number("rank", self.rank, at_least=1, whole=True)
-        check_number("alpha", self.alpha, above=0)
-        check_number("dropout", self.dropout, at_least=0, below=1)
-        check_number("source_length", self.source_length, at_least=8, whole=True)
-        check_number("target_length", self.target_length, at_least=1, whole=True)
 
 
 @dataclass

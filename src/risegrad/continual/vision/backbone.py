@@ -9,13 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from risegrad.common.checks import check_number
+from risegrad.common.declared_fields import (
+    Checked,
+    Count,
+    Positive,
+    PositiveInt,
+    Share,
+)
 from risegrad.common.optional_imports import need
 from risegrad.common.run_inputs import Hub, Local, Reading
 
 
 @dataclass(frozen=True)
-class ViTSettings:
+class ViTSettings(Checked):
     """Which ViT, where its weights come from, and the adapters that hosts put beside its blocks."""
 
     name: str = "vit_base_patch16_224.augreg_in21k"
@@ -24,25 +30,27 @@ class ViTSettings:
     """A local state dict (.safetensors, or .pt/.pth read with weights_only); empty: timm's hub."""
     pretrained: bool = True
     """Whether to load weights at all. Without, see ``base_epochs``."""
-    width: int = 0
+    width: Count = 0
     """Of a small new model: embedding width; 0 keeps the named model's own, as with the next."""
-    depth: int = 0
-    heads: int = 0
-    patch: int = 0
-    adapter_width: int = 64
-    adapter_scale: float = 0.1
-    adapter_dropout: float = 0.1
-    base_epochs: int = 0
+    depth: Count = 0
+    """Number of blocks."""
+    heads: Count = 0
+    """Attention heads per block."""
+    patch: Count = 0
+    """Height and width of a patch in pixels."""
+    adapter_width: PositiveInt = 64
+    """Hidden units of each adapter."""
+    adapter_scale: Positive = 0.1
+    """Factor on each adapter's output."""
+    adapter_dropout: Share = 0.1
+    """Share of hidden units of an adapter that are dropped in training."""
+    base_epochs: Count = 0
     """Train the whole backbone on the first task before the stream, in place of pretraining."""
-    base_lr: float = 1e-3
+    base_lr: Positive = 1e-3
+    """Learning rate of that training."""
 
     def __post_init__(self) -> None:
-        for field in ("width", "depth", "heads", "patch", "base_epochs"):
-            check_number(field, getattr(self, field), at_least=0, whole=True)
-        check_number("adapter_width", self.adapter_width, at_least=1, whole=True)
-        check_number("adapter_scale", self.adapter_scale, above=0)
-        check_number("adapter_dropout", self.adapter_dropout, at_least=0, below=1)
-        check_number("base_lr", self.base_lr, above=0)
+        super().__post_init__()
         if self.weights and not self.pretrained:
             raise ValueError("pretrained must be true where weights are given, got false")
 

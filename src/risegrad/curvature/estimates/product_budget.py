@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from risegrad.common.checks import check_number, check_probability
+from risegrad.common.declared_fields import Checked, Count, Limits, PositiveInt, Probability
 from risegrad.common.settings import read
 from risegrad.curvature.operators.parameter_space import Space
 
@@ -16,8 +16,11 @@ MOST_GROUP = 16
 """Probes held at a time where memory allows more: pairs are formed within a group."""
 
 
+ProbeCount = Annotated[int, Limits(at_least=LEAST_PROBES)]
+
+
 @dataclass(frozen=True)
-class ProductBudget:
+class ProductBudget(Checked):
     """Settings of cost; one product with the Hessian costs two to four gradients.
 
     >>> ProductBudget(probes=2)
@@ -25,36 +28,26 @@ class ProductBudget:
     ValueError: probes must be an integer >= 8, got 2
     """
 
-    probes: int = 64
+    probes: ProbeCount = 64
     """products with random vectors, at most: they give traces and coupling norms of all blocks"""
-    precision: float = 0.1
+    precision: Annotated[float, Probability()] = 0.1
     """probing ends when the totals' relative standard errors are at most this"""
-    gradients: int = 256
+    gradients: PositiveInt = 256
     """up to this many blocks one product each, all exact; more blocks share ``signs`` products"""
-    signs: int = 48
+    signs: ProbeCount = 48
     """products with randomly signed block gradients where there are more blocks than that"""
-    solves: int = 0
+    solves: Count = 0
     """blocks (those with the largest gradients) whose flat-signal score is solved for"""
-    solve_products: int = 12
+    solve_products: PositiveInt = 12
     """products for each of them, at most"""
-    adam_draws: int = 4
+    adam_draws: Count = 4
     """draws for each of two ways to use RISE with Adam; 0 leaves them out"""
-    eigenvalue: int = 0
+    eigenvalue: Count = 0
     """products for the largest eigenvalue of all blocks together; as many vectors are held"""
-    columns: int = 4
+    columns: PositiveInt = 4
     """vectors multiplied together: they share the forward pass and cost memory each"""
-    memory: int = 1 << 30
+    memory: PositiveInt = 1 << 30
     """bytes for the vectors that are held (the network's own activations come on top)"""
-
-    def __post_init__(self) -> None:
-        for least, names in (
-            (LEAST_PROBES, ("probes", "signs")),
-            (1, ("gradients", "solve_products", "columns", "memory")),
-            (0, ("solves", "adam_draws", "eigenvalue")),
-        ):
-            for name in names:
-                check_number(name, getattr(self, name), at_least=least, whole=True)
-        check_probability("precision", self.precision)
 
     @staticmethod
     def of(settings: Mapping[str, Any]) -> ProductBudget:

@@ -10,145 +10,56 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from risegrad.common.atomic_files import write_json
 from risegrad.common.settings import digest
-from risegrad.lab.records.record_reader import JsonPart, NotARecord, RecordError, deeper_than
+from risegrad.lab.records.record_fields import (
+    SCHEMA,
+    Identity,
+    PaperCell,
+    Record,
+    Result,
+    Run,
+    ScoreRecord,
+    TableRow,
+)
+from risegrad.lab.records.record_reader import (
+    JsonPart,
+    NotARecord,
+    RecordError,
+    decode,
+    deeper_than,
+)
 
-SCHEMA = 2
+__all__ = [
+    "NAME",
+    "SCHEMA",
+    "Identity",
+    "NotARecord",
+    "PaperCell",
+    "Record",
+    "RecordError",
+    "Result",
+    "Run",
+    "ScoreRecord",
+    "TableRow",
+    "find_records",
+    "read_record",
+    "read_records",
+    "rename_row",
+    "sealed",
+    "write_record",
+]
+
 NAME = "record.json"
 """What a run calls its record; in a folder, other ``*.json`` files may be records too."""
 
 LARGEST = 256 * 2**20  # bytes; a record is far smaller, a file beyond this is a mistake
 DEEPEST = 40  # levels of objects and lists within each other
 SEALED = ("id", "seed", "identity", "config", "result")
-"""What the seal is made of, with ``run.inputs``. Rows may be renamed, and times are not results."""
-SLACK = 1e-3  # how far a percentage may lie outside [0, 100] by rounding
-
-
-@dataclass(frozen=True)
-class PaperCell:
-    """Which figure of the paper a row is compared with."""
-
-    table: str
-    row: str
-    column: str
-
-
-@dataclass(frozen=True)
-class TableRow:
-    """Where a run is shown in a table; runs with the same experiment and label share a row."""
-
-    label: str
-    section: str = ""
-    paper: PaperCell | None = None
-    baseline: bool = False
-    order: int = 0
-    why: str = ""
-
-
-@dataclass(frozen=True)
-class TaskRecord:
-    """One task: its name, its classes and its sizes."""
-
-    name: str
-    classes: tuple[str, ...] = ()
-    train: int = 0
-    validation: int = 0
-    test: int = 0
-
-
-@dataclass(frozen=True)
-class ScoreRecord:
-    """Percentages: ``matrix[t][i]`` on task ``i`` after session ``t``, ``union[t]`` on all seen.
-
-    Entries above the diagonal may be absent or None; ``union`` is empty where it was not measured.
-    """
-
-    matrix: tuple[tuple[float | None, ...], ...]
-    union: tuple[float | None, ...] = ()
-
-    def at(self, t: int, i: int) -> float | None:
-        """The score of task ``i`` after session ``t``; None if it has none."""
-        return self.matrix[t][i] if i < len(self.matrix[t]) else None
-
-
-@dataclass(frozen=True)
-class Loss:
-    """The mean training loss of one epoch."""
-
-    task: int
-    epoch: int
-    loss: float | None
-    """None where it was not a number"""
-
-
-@dataclass(frozen=True)
-class Result:
-    """What two identical runs have in common."""
-
-    tasks: tuple[TaskRecord, ...]
-    scores: Mapping[str, ScoreRecord]
-    main_score: str
-    metrics: Mapping[str, float | None]
-    before: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
-    """By score, percentages on every task before the first session; empty where not measured."""
-    losses: tuple[Loss, ...] = ()
-    trainable: Mapping[str, int] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Run:
-    """What may differ between two identical runs. Seconds of training and scoring are per task."""
-
-    started: str = ""
-    finished: str = ""
-    resumed: int = 0
-    train_seconds: tuple[float | None, ...] = ()
-    score_seconds: tuple[float | None, ...] = ()
-    total_seconds: float | None = None
-    peak_rss_bytes: float | None = None
-    environment: Mapping[str, Any] = field(default_factory=dict)
-    git: Mapping[str, Any] = field(default_factory=dict)
-    inputs: Mapping[str, Any] = field(default_factory=dict)
-    known_as: str = ""
-    """The id with the revisions that the hub gave, where they were not known before the run."""
-
-
-@dataclass(frozen=True)
-class Identity:
-    """What the id is made of; ``docs/records.md`` says why."""
-
-    settings: Mapping[str, Any]
-    inputs: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Record:
-    """Everything that one run left behind."""
-
-    path: Path
-    id: str
-    identity: Identity
-    experiment: str
-    row: TableRow
-    seed: int
-    config: Mapping[str, Any]
-    result: Result
-    run: Run
-
-    def setting(self, *keys: str) -> Any:
-        """A value of the configuration, ``setting("rule", "q")``, or None."""
-        value: Any = self.config
-        for key in keys:
-            if not isinstance(value, Mapping):
-                return None
-            value = value.get(key)
-        return value
+"""What the seal is made of, with ``run.inputs``. Rows may be renamed; times are nobody's claim."""
 
 
 def read_record(path: Path | str) -> Record:
@@ -198,7 +109,7 @@ def write_record(path: Path | str, content: dict[str, Any]) -> None:
 
 
 def rename_row(path: Path, row: Mapping[str, Any]) -> None:
-    """Move a record that can be read to another row; nothing else changes."""
+    """Let a record that can be read stand in another row; everything else stays as it is."""
     content: dict[str, Any] = _load(path)
     if content["row"] != row:
         write_json(path, content | {"row": dict(row)})
@@ -265,27 +176,14 @@ def _record(path: Path, part: JsonPart) -> Record:
         raise RecordError(path, f"has schema {schema}, newer than {SCHEMA}, the newest known here")
     if schema < SCHEMA:
         raise RecordError(path, f"has schema {schema}, which does not say what was read; run again")
-    record = Record(
-        path=path,
-        id=part.text("id"),
-        identity=_identity(part.part("identity")),
-        experiment=part.text("experiment"),
-        row=_row(part.part("row")),
-        seed=part.integer("seed"),
-        config=part.part("config").content,
-        result=_result(part.part("result")),
-        run=_run(part.part("run", optional=True)),
-    )
+    record = decode(Record, part)
+    _check_result(record.result, part.part("result"))
     _check_unchanged(record, part)
     return record
 
 
-def _identity(part: JsonPart) -> Identity:
-    return Identity(part.part("settings").content, part.part("inputs").content)
-
-
 def _check_unchanged(record: Record, part: JsonPart) -> None:
-    """A record that was edited by hand does not count."""
+    """A record that was edited by hand is no record of a run."""
     if digest(part.content["identity"]) != record.id:
         raise RecordError(record.path, "was edited: its id is not that of its settings and inputs")
     if others := list(_others(record.identity.settings, record.config)):
@@ -309,86 +207,25 @@ def _others(own: Mapping[Any, Any], config: Mapping[Any, Any], above: str = "") 
             yield f"{above}{key}"
 
 
-def _row(part: JsonPart) -> TableRow:
-    label = part.text("label")
-    if not label.strip():
-        raise part.fail("label", "text that is not blank")
-    cell = part.part("paper") if part.has("paper") else None
-    paper = (
-        PaperCell(cell.text("table"), cell.text("row"), cell.text("column", "")) if cell else None
-    )
-    order, why = part.integer("order", 0), part.text("why", "")
-    return TableRow(label, part.text("section", ""), paper, part.flag("baseline"), order, why)
+def _check_result(result: Result, part: JsonPart) -> None:
+    """What one field says about another."""
+    tasks, scores = len(result.tasks), part.part("scores")
+    for name, score in result.scores.items():
+        _check_score(score, scores, name, tasks)
+    if result.main_score not in result.scores:
+        raise part.fail("main_score", f"one of {sorted(result.scores)}")
+    for name, values in result.before.items():
+        if len(values) > tasks:
+            raise part.part("before").fail(name, f"at most {tasks} numbers")
 
 
-def _result(part: JsonPart) -> Result:
-    tasks = tuple(_task(item) for item in part.parts("tasks"))
-    if not tasks:
-        raise part.fail("tasks", "a list with at least one task")
-    named = part.part("scores")
-    scores = {name: _score(named.part(name), len(tasks)) for name in named.content}
-    main_score = part.text("main_score")
-    if main_score not in scores:
-        raise part.fail("main_score", f"one of {sorted(scores)}")
-    metrics, before = part.part("metrics"), part.part("before", optional=True)
-    trainable = part.part("trainable", optional=True)
-    return Result(
-        tasks=tasks,
-        scores=scores,
-        main_score=main_score,
-        metrics={name: metrics.number(name) for name in metrics.content},
-        before={name: _percentages(before, name, len(tasks)) for name in before.content},
-        losses=tuple(
-            Loss(p.integer("task"), p.integer("epoch"), p.number("loss"))
-            for p in part.parts("losses")
-        ),
-        trainable={name: trainable.integer(name) for name in trainable.content},
-        notes=part.texts("notes"),
-    )
-
-
-def _task(part: JsonPart) -> TaskRecord:
-    counts = {name: part.integer(name, 0) for name in ("train", "validation", "test")}
-    return TaskRecord(part.text("name"), part.texts("classes"), **counts)
-
-
-def _score(part: JsonPart, tasks: int) -> ScoreRecord:
-    rows = part.list("matrix")
-    if len(rows) != tasks:
-        raise part.fail("matrix", f"one row per task, {tasks} here")
-    whole = JsonPart(part.path, f"{part.place}.matrix", {str(t): row for t, row in enumerate(rows)})
-    matrix = tuple(_percentages(whole, str(t), tasks) for t in range(tasks))
-    union = _percentages(part, "union", tasks)
-    if union and len(union) != tasks:
-        raise part.fail("union", f"one number per task, {tasks} here, or none")
-    return ScoreRecord(matrix, union)
-
-
-def _percentages(part: JsonPart, key: str, most: int) -> tuple[float | None, ...]:
-    values = part.numbers(key)
-    if len(values) > most:
-        raise part.fail(key, f"at most {most} numbers")
-    if not all(v is None or -SLACK <= v <= 100 + SLACK for v in values):
-        raise part.fail(key, "percentages in [0, 100]")
-    return values
-
-
-def _run(part: JsonPart) -> Run:
-    seconds, memory = part.part("seconds", optional=True), part.part("memory", optional=True)
-    return Run(
-        started=part.text("started", ""),
-        finished=part.text("finished", ""),
-        resumed=part.integer("resumed", 0),
-        train_seconds=seconds.numbers("train"),
-        score_seconds=seconds.numbers("score"),
-        total_seconds=seconds.number("total"),
-        peak_rss_bytes=memory.number("peak_rss_bytes"),
-        environment=part.part("environment", optional=True).content,
-        git=part.part("git", optional=True).content,
-        inputs=_inputs(part.part("inputs", optional=True)),
-        known_as=part.text("known_as", ""),
-    )
-
-
-def _inputs(part: JsonPart) -> dict[str, Any]:
-    return {place: part.part(place).content for place in part.content}
+def _check_score(score: ScoreRecord, scores: JsonPart, name: str, tasks: int) -> None:
+    if len(score.matrix) != tasks:
+        raise scores.part(name).fail("matrix", f"one row per task, {tasks} here")
+    for t, row in enumerate(score.matrix):
+        if len(row) > tasks:
+            raise scores.part(name).numbered("matrix").fail(str(t), f"at most {tasks} numbers")
+    if len(score.union) > tasks:
+        raise scores.part(name).fail("union", f"at most {tasks} numbers")
+    if score.union and len(score.union) != tasks:
+        raise scores.part(name).fail("union", f"one number per task, {tasks} here, or none")

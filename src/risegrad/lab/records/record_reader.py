@@ -1,15 +1,25 @@
-"""JSON objects with their place in a file, so that an error names file, field and reason."""
+"""JSON objects read into dataclasses; an error names file, field and reason.
+
+The dataclass says it all: types, which fields may be absent (those with a default), and by
+``Annotated`` further conditions and the place in the file. Keys that it does not have are ignored.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 LARGEST_NUMBER = 1e100
 """Beyond this, sums of squares are no numbers any more; nothing that was measured comes near."""
 
 MOST_BITS = 64
+SLACK = 1e-3  # how far a percentage may lie outside [0, 100] by rounding
+
+T = TypeVar("T")
 
 
 class RecordError(ValueError):
@@ -67,7 +77,12 @@ class JsonPart:
             raise self.fail(key, "a list")
         return value
 
-    def text(self, key: str, default: str | None = None) -> str:
+    def numbered(self, key: str) -> JsonPart:
+        """A list as an object whose keys are the positions."""
+        content = {str(n): item for n, item in enumerate(self.list(key))}
+        return JsonPart(self.path, self.where(key), content)
+
+    def text(self, key: str, default: Any = None) -> str:
         """The text in a field."""
         value = self.content[key] if self.has(key) else default
         if not isinstance(value, str):
@@ -81,7 +96,7 @@ class JsonPart:
             raise self.fail(key, "a list of texts")
         return tuple(values)
 
-    def integer(self, key: str, default: int | None = None) -> int:
+    def integer(self, key: str, default: Any = None) -> int:
         """The integer in a field."""
         value = self.content[key] if self.has(key) else default
         if isinstance(value, bool) or not isinstance(value, int):
@@ -113,8 +128,150 @@ class JsonPart:
         return float(value)
 
 
+@dataclass(frozen=True)
+class At:
+    """A field that lies in an object of its own: the object, and the key there."""
+
+    outer: str
+    key: str
+
+
+@dataclass(frozen=True)
+class IfAbsent:
+    """What a field is in files that lack it, where Python code must give it."""
+
+    value: Any
+
+
+class NotBlank:
+    """A text that says something."""
+
+    words = "text that is not blank"
+
+    def fits(self, value: str) -> bool:
+        """Whether the text has more than spaces."""
+        return bool(value.strip())
+
+
+class Percentages:
+    """Numbers from 0 to 100, or None."""
+
+    words = "percentages in [0, 100]"
+    each = "percentage or null"
+
+    def fits(self, values: Sequence[float | None]) -> bool:
+        """Whether all numbers are percentages, up to rounding; None is allowed."""
+        return all(v is None or -SLACK <= v <= 100 + SLACK for v in values)
+
+
+class NotEmpty:
+    """A list of one thing or more."""
+
+    def __init__(self, thing: str) -> None:
+        self.words = f"a list with at least one {thing}"
+
+    def fits(self, values: Sequence[Any]) -> bool:
+        """Whether there is at least one."""
+        return bool(values)
+
+
+Reader = Callable[[JsonPart, str, Any], Any]
+"""A value from an object by its key, and the default, ``MISSING`` where it must be there."""
+
+
+def decode(cls: type[T], part: JsonPart) -> T:
+    """The dataclass ``cls`` from an object; a field of type ``Path`` gets the place of the file."""
+    kind: Any = cls  # mypy takes the hash of instances for that of the class
+    return cls(**{name: reader(part, name, default) for name, reader, default in _plan(kind)})
+
+
+@functools.cache
+def _plan(cls: type) -> list[tuple[str, Reader, Any]]:
+    """How each field is read, worked out once for a class."""
+    hints = get_type_hints(cls, include_extras=True)
+    return [
+        (f.name, _reader(hints[f.name]), f.default if f.default_factory is MISSING else None)
+        for f in fields(cls)
+    ]
+
+
+_SIMPLE: dict[Any, Reader] = {
+    str: lambda part, key, default: part.text(key, None if default is MISSING else default),
+    int: lambda part, key, default: part.integer(key, None if default is MISSING else default),
+    bool: lambda part, key, default: part.flag(key),
+    float | None: lambda part, key, default: part.number(key),
+    tuple[float | None, ...]: lambda part, key, default: part.numbers(key),
+    tuple[str, ...]: lambda part, key, default: part.texts(key),
+    Mapping[str, Any]: lambda part, key, default: _part(part, key, default).content,
+    Path: lambda part, key, default: part.path,
+}
+
+
+def _reader(hint: Any) -> Reader:
+    origin, args = get_origin(hint), get_args(hint)
+    if hint in _SIMPLE:
+        return _SIMPLE[hint]
+    if origin is Annotated:
+        return _annotated(_reader(args[0]), args[1:])
+    if origin is Mapping:
+        return _by_name(_reader(args[1]))
+    if origin is tuple and is_dataclass(args[0]):
+        return lambda part, key, default: tuple(decode(args[0], p) for p in part.parts(key))
+    if origin is tuple:
+        return _rows(_reader(args[0]))
+    if origin is types.UnionType and is_dataclass(args[0]):
+        inner = _reader(args[0])
+        return lambda part, key, default: inner(part, key, MISSING) if part.has(key) else None
+    if is_dataclass(hint):
+        return lambda part, key, default: decode(hint, _part(part, key, default))  # type: ignore[arg-type]
+    raise TypeError(f"records cannot hold {hint}")
+
+
+def _part(part: JsonPart, key: str, default: Any) -> JsonPart:
+    return part.part(key, optional=default is not MISSING)
+
+
+def _by_name(inner: Reader) -> Reader:
+    def read(part: JsonPart, key: str, default: Any) -> dict[str, Any]:
+        named = _part(part, key, default)
+        return {name: inner(named, name, MISSING) for name in named.content}
+
+    return read
+
+
+def _rows(inner: Reader) -> Reader:
+    def read(part: JsonPart, key: str, default: Any) -> tuple[Any, ...]:
+        numbered = part.numbered(key)
+        return tuple(inner(numbered, name, MISSING) for name in numbered.content)
+
+    return read
+
+
+def _annotated(inner: Reader, notes: Iterable[Any]) -> Reader:
+    for note in notes:
+        inner = _with_note(inner, note)
+    return inner
+
+
+def _with_note(inner: Reader, note: Any) -> Reader:
+    if isinstance(note, At):
+        outer, place = note.outer, note.key
+        return lambda part, key, default: inner(part.part(outer, optional=True), place, default)
+    if isinstance(note, IfAbsent):
+        value = note.value
+        return lambda part, key, default: inner(part, key, value)
+
+    def read(part: JsonPart, key: str, default: Any) -> Any:
+        found = inner(part, key, default)
+        if not note.fits(found):
+            raise part.fail(key, note.words)
+        return found
+
+    return read
+
+
 def deeper_than(levels: int, content: Any) -> bool:
-    """Whether lists and objects are nested deeper than this; found without recursion."""
+    """Whether lists and objects are nested deeper than this; without recursion of its own."""
     inner = [content]
     for _ in range(levels):
         inner = [item for one in inner if isinstance(one, dict | list) for item in _items(one)]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
-from risegrad.common.checks import check_number
+from risegrad.common.declared_fields import Checked, Limits
 from risegrad.common.seeds import generator_for
 from risegrad.continual.host import Host, Score, saved_parameters
 from risegrad.continual.language.answer_scoring import hits
@@ -24,10 +24,11 @@ from risegrad.continual.stream import Stream
 
 
 @dataclass(frozen=True)
-class LanguageHostSettings:
+class LanguageHostSettings(Checked):
     """What every host's settings have."""
 
     name: str = ""
+    """Which host."""
     zero_shot: bool = True
     """Score every task before the stream, and each once more right before its turn: gives forward
     transfer, and costs as much as it says."""
@@ -171,20 +172,17 @@ class IncLora(LanguageHost):
         self._load_head(state)
 
 
+PenaltyWeight = Annotated[float | tuple[float, ...], Limits(at_least=0)]
+
+
 @dataclass(frozen=True)
 class OLoraSettings(LanguageHostSettings):
     """The weights of the two penalties: one number, or one per task (also those left out)."""
 
-    lambda1: float | tuple[float, ...] = 0.5
+    lambda1: PenaltyWeight = 0.5
     """Of the overlap of the new A with each earlier one."""
-    lambda2: float | tuple[float, ...] = 0.0
+    lambda2: PenaltyWeight = 0.0
     """Of the size of the new pair."""
-
-    def __post_init__(self) -> None:
-        for field in ("lambda1", "lambda2"):
-            value = getattr(self, field)
-            for weight in value if isinstance(value, tuple) else (value,):
-                check_number(field, weight, at_least=0)
 
 
 class OLora(IncLora):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from risegrad.common.checks import check_choice, check_number
+from risegrad.common.checks import check_choice
+from risegrad.common.declared_fields import Checked, Count, Limits, Seed32, Share
 from risegrad.continual.language.streams.text_tasks import ORDERS, POOL
 
 
 @dataclass(frozen=True)
-class LanguageStreamSettings:
+class LanguageStreamSettings(Checked):
     """Which tasks in which order, where they lie, and how much of them is used."""
 
     name: str = "custom"
@@ -24,15 +25,15 @@ class LanguageStreamSettings:
     dataset on the Hugging Face hub."""
     data: str = ""
     """The folder; with ``hub``, nothing."""
-    train_size: int = 0
+    train_size: Count = 0
     """Training examples per task, before validation is carved out of them; 0: all of them, with
     ``hub`` as many as the benchmark has."""
-    test_size: int = 0
+    test_size: Count = 0
     """Test examples per task; 0 as above."""
-    validation: float = 0.0
+    validation: Share = 0.0
     """Share of the training examples that is set aside: the benchmark has no validation set of its
     own, its dev set is its test set."""
-    held_out: float = 0.25
+    held_out: Annotated[float, Limits(above=0, below=1)] = 0.25
     """Share of the test examples where a task has only one of its two files."""
     one_file: Literal["split", "stop"] = "split"
     """What is done then: split that file, or stop."""
@@ -40,22 +41,15 @@ class LanguageStreamSettings:
     """Examples whose label is not in the label set. The benchmark keeps them: they never count as
     right. They are counted in the notes in any case."""
     empty_texts: Literal["stop", "drop"] = "stop"
-    split_seed: int = 0
+    """What is done with examples without text: stop, or leave them out."""
+    split_seed: Seed32 = 0
     """Of all choices of examples, and of nothing else: runs with different seeds see the same."""
     bucket: bool = True
     """Let examples of about one length share a batch; false gives plain random batches."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._check_tasks()
-        check_choice("source", self.source, ("folder", "hub"))
-        check_choice("one_file", self.one_file, ("split", "stop"))
-        check_choice("unknown_labels", self.unknown_labels, ("keep", "drop", "stop"))
-        check_choice("empty_texts", self.empty_texts, ("stop", "drop"))
-        check_number("train_size", self.train_size, at_least=0, whole=True)
-        check_number("test_size", self.test_size, at_least=0, whole=True)
-        check_number("validation", self.validation, at_least=0, below=1)
-        check_number("held_out", self.held_out, above=0, below=1)
-        check_number("split_seed", self.split_seed, at_least=0, below=2**32, whole=True)
 
     @property
     def order(self) -> tuple[str, ...]:

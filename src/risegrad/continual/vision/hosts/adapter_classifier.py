@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor, nn
 
-from risegrad.common.checks import check_choice
 from risegrad.common.seeds import generator_for
 from risegrad.continual.host import saved_parameters
 from risegrad.continual.session import ParameterGroup, Session
-from risegrad.continual.update_rules import head_rule_of
+from risegrad.continual.update_rules import HeadRule, head_rule_of
 from risegrad.continual.vision.adapters import adapter_linears
 from risegrad.continual.vision.classifier_heads import Head
-from risegrad.continual.vision.hosts.learnable_classifier import HeadSettings
+from risegrad.continual.vision.hosts.learnable_classifier import HeadKind, HeadSettings
 from risegrad.continual.vision.hosts.vision_host import VisionHost, session_loss
 from risegrad.continual.vision.image_batches import AugmentedImages, VisionBatch
 from risegrad.continual.vision.vision_kit import Kit
@@ -24,13 +23,9 @@ from risegrad.continual.vision.vision_kit import Kit
 class AdapterSettings(HeadSettings):
     """The classifier, and which rule it follows."""
 
-    head: Literal["linear", "cosine"] = "cosine"
-    head_rule: Literal["same", "fo"] = "same"
+    head: HeadKind = "cosine"
+    head_rule: HeadRule = "same"
     """``same`` as the adapters' rule, or always ``fo``."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("head_rule", self.head_rule, ("same", "fo"))
 
 
 class AdapterClassifier(VisionHost):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from risegrad.common.checks import check_number
+from risegrad.common.declared_fields import NonNegative
 from risegrad.continual.host import saved_parameters
 from risegrad.continual.session import Session
 from risegrad.continual.update_rules import head_rule_of
@@ -25,11 +25,8 @@ from risegrad.continual.vision.vision_kit import Kit
 class EaseSettings(AdapterSettings):
     """The temporary head, and the weight of other subspaces."""
 
-    alpha: float = 0.1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_number("alpha", self.alpha, at_least=0)
+    alpha: NonNegative = 0.1
+    """Weight of the other subspaces beside a class's own."""
 
 
 class Ease(VisionHost):

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from risegrad.common.checks import check_choice, check_number
+from risegrad.common.declared_fields import Positive
 from risegrad.common.seeds import generator_for
 from risegrad.continual.host import saved_parameters
 from risegrad.continual.session import Items, ParameterGroup, Session
@@ -21,18 +21,17 @@ from risegrad.continual.vision.hosts.vision_host import (
 from risegrad.continual.vision.image_batches import AugmentedImages, CachedFeatures, VisionBatch
 from risegrad.continual.vision.vision_kit import Kit
 
+HeadKind = Literal["linear", "cosine"]
+
 
 @dataclass(frozen=True)
 class HeadSettings(VisionHostSettings):
     """The classifier."""
 
-    head: Literal["linear", "cosine"] = "linear"
-    sigma: float = 1.0
+    head: HeadKind = "linear"
+    """A linear layer, or cosines with a learned scale."""
+    sigma: Positive = 1.0
     """Start of the cosine head's learned scale."""
-
-    def __post_init__(self) -> None:
-        check_choice("head", self.head, ("linear", "cosine"))
-        check_number("sigma", self.sigma, above=0)
 
 
 class LearnableClassifier(VisionHost):

@@ -12,15 +12,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from risegrad.common.declared_fields import Checked
 from risegrad.continual.host import Host, Score
 from risegrad.continual.vision.vision_kit import Kit
 
 
 @dataclass(frozen=True)
-class VisionHostSettings:
+class VisionHostSettings(Checked):
     """What every host's settings have."""
 
     name: str = ""
+    """Which host."""
 
 
 class VisionHost(Host):

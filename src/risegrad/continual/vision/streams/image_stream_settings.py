@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from typing import Annotated, Literal
 
-from risegrad.common.checks import check_choice, check_number
+from risegrad.common.declared_fields import (
+    Checked,
+    Count,
+    Limits,
+    PositiveInt,
+    Seed32,
+    Share,
+)
 from risegrad.common.settings import APART
 from risegrad.continual.vision.streams.class_order import PUBLISHED_SEED
 
-SOURCES = ("cifar100", "folder", "domainnet", "hub", "npz", "digits")
-CLASS_ORDERS = ("seed", "natural", "given")
-AUGMENTS = ("pilot", "flip", "none")
-TEST_VIEWS = ("crop", "direct")
-NORMALIZATIONS = ("none", "imagenet", "clip", "half")
-ON_BROKEN = ("stop", "skip")
-
 
 @dataclass(frozen=True)
-class ImageStreamSettings:
+class ImageStreamSettings(Checked):
     """Where the images come from, how classes become sessions, and how an image is shown.
 
     Every field is a string, a number, a bool or a tuple of numbers, so that TOML can say it; 0 and
@@ -26,7 +27,7 @@ class ImageStreamSettings:
 
     name: str = "custom"
     """The name in records: that of a named stream (see ``NAMED``), or any other."""
-    source: str = "digits"
+    source: Literal["cifar100", "folder", "domainnet", "hub", "npz", "digits"] = "digits"
     """"cifar100" (torchvision), "folder", "domainnet", "hub" (Hugging Face), "npz" or "digits"."""
     data: str = ""
     """Folder, file or hub name of the images; relative paths start at the working directory."""
@@ -36,52 +37,51 @@ class ImageStreamSettings:
     """"hub" only: the column of the images; "" finds it where there is one only."""
     label_column: str = ""
     """"hub" only: the column of the labels; "" finds it where there is one only."""
-    test_fraction: float = 0.2
+    test_fraction: Annotated[float, Limits(above=0, below=1)] = 0.2
     """The share of each class kept for testing where the source has no split of its own."""
 
-    base: int = 0
+    base: Count = 0
     """Classes of the first session; 0: as many as ``increment``."""
-    increment: int = 10
+    increment: PositiveInt = 10
     """Classes of every later session; the last one has what is left, which may be fewer."""
-    class_order: str = "seed"
+    class_order: Literal["seed", "natural", "given"] = "seed"
     """"seed" (shuffled by ``order_seed``), "natural" (0, 1, ...) or "given" (``given_order``)."""
-    order_seed: int = PUBLISHED_SEED
+    order_seed: Seed32 = PUBLISHED_SEED
     """The seed of the class order, and of nothing else; 1993 gives the published one."""
     given_order: tuple[int, ...] = ()
     """"given" only: the class ids in their order; classes that it leaves out are not used."""
-    classes: int = 0
+    classes: Count = 0
     """How many classes to use, from the beginning of the order; 0: all."""
 
-    train_per_class: int = 0
+    train_per_class: Count = 0
     """At most so many training images per class, validation included, chosen by ``split_seed``; 0:
     all."""
-    test_per_class: int = 0
+    test_per_class: Count = 0
     """At most so many test images per class, chosen by ``split_seed``; 0: all."""
-    validation: float = 0.0
+    validation: Share = 0.0
     """The share of the training images of each class set aside for validation."""
-    split_seed: int = 0
+    split_seed: Seed32 = 0
     """The seed of ``train_per_class``, ``test_per_class`` and ``validation``; of nothing else."""
 
-    image_size: int = 224
+    image_size: PositiveInt = 224
     """Height and width of the images that the model sees."""
-    augment: str = "pilot"
+    augment: Literal["pilot", "flip", "none"] = "pilot"
     """Training view: "pilot" (a random crop of 5-100 % of the area, ratio 3/4-4/3, resized, half of
     them mirrored), "flip" (the test view, half of them mirrored) or "none" (the test view)."""
-    test_view: str = "crop"
+    test_view: Literal["crop", "direct"] = "crop"
     """"crop" (shorter side to ``image_size * resize_ratio``, then the middle) or "direct" (the
     whole image to ``image_size``, whatever its shape): for small images."""
-    resize_ratio: float = 256 / 224
+    resize_ratio: Annotated[float, Limits(at_least=1)] = 256 / 224
     """"crop" only: the shorter side before the crop, in units of ``image_size``."""
-    normalize: str = "none"
+    normalize: Literal["none", "imagenet", "clip", "half"] = "none"
     """"none" (0..1, as PILOT), "half" (-1..1), or the mean and deviation of "imagenet", "clip"."""
-    on_broken: str = "stop"
+    on_broken: Literal["stop", "skip"] = "stop"
     """An image that cannot be decoded: "stop" raises when it is met; "skip" decodes every image
     once while the stream is built, leaves the broken ones out and lists them in the notes."""
 
     def __post_init__(self) -> None:
         self._check_types()
-        self._check_choices()
-        self._check_numbers()
+        super().__post_init__()
         if not self.name:
             raise ValueError('name must not be empty, got ""')
         if self.source != "digits" and not self.data:
@@ -101,25 +101,3 @@ class ImageStreamSettings:
             if not fits or (kind is tuple and any(type(number) is not int for number in value)):
                 wanted = "tuple of int" if kind is tuple else kind.__name__
                 raise ValueError(f"{one.name} must be a {wanted}, got {value!r}")
-
-    def _check_choices(self) -> None:
-        for name, allowed in (
-            ("source", SOURCES),
-            ("class_order", CLASS_ORDERS),
-            ("augment", AUGMENTS),
-            ("test_view", TEST_VIEWS),
-            ("normalize", NORMALIZATIONS),
-            ("on_broken", ON_BROKEN),
-        ):
-            check_choice(name, getattr(self, name), allowed)
-
-    def _check_numbers(self) -> None:
-        for name in ("increment", "image_size"):
-            check_number(name, getattr(self, name), at_least=1, whole=True)
-        for name in ("base", "classes", "train_per_class", "test_per_class"):
-            check_number(name, getattr(self, name), at_least=0, whole=True)
-        for name in ("order_seed", "split_seed"):
-            check_number(name, getattr(self, name), at_least=0, below=2**32, whole=True)
-        check_number("resize_ratio", self.resize_ratio, at_least=1)
-        check_number("validation", self.validation, at_least=0, below=1)
-        check_number("test_fraction", self.test_fraction, above=0, below=1)
