@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
@@ -55,7 +56,8 @@ def attach(
         raise TypeError(f"shaper must be Rise or one of its controls, got {shaper!r}")
     check_can_be_shaped(optimizer, on)
     attachment = Attachment(optimizer, shaper, names_by_tensor(params, optimizer), on)
-    shaper.check_place(optimizer, on)
+    if reason := shaper.misplaced(optimizer, on):
+        warnings.warn(reason, stacklevel=2)
     return attachment
 
 

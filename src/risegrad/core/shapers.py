@@ -2,8 +2,8 @@
 
 Every shaper here is of the form ``x = c1 g + c2 n`` with one standard normal vector ``n`` per
 block, so each is two formulas over the same calibration and the same draws; one that is more than
-that overrides ``tie``. All of them are homogeneous: shaping a scaled gradient is scaling a shaped one, which is why a loss scale
-(GradScaler with a fused optimizer) does no harm.
+that overrides ``tie``. All of them are homogeneous: shaping a scaled gradient is scaling a shaped
+one, which is why a loss scale (GradScaler with a fused optimizer) does no harm.
 """
 
 from __future__ import annotations
@@ -86,8 +86,9 @@ class Shaper(ABC):
         """
         return None
 
-    def check_place(self, optimizer: Optimizer, on: str) -> None:
-        """Warn of a place where this shaper does not do what it is for."""
+    def misplaced(self, optimizer: Optimizer, on: str) -> str | None:
+        """Why this shaper does not do there what it is for, if so: attaching it warns."""
+        return None
 
     def settings(self) -> dict[str, object]:
         """The settings as plain data, for saved states."""

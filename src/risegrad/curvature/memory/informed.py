@@ -1,13 +1,12 @@
 """Steps that know what must be kept: each layer's step, filtered by its memory.
 
 ``U -> (D/t_D + rho)^-1 U (S/t_S + rho)^-1``, then scaled to the norm it had. With ``P`` for that
-filter and ``q`` directions it is randomized in the metric, ``x = kappa^(-1/2) P^(1/2) Z P^(1/2) g``,
-scaled so that the mean of ``|x|^2`` is ``|g|^2``: RISE for ``P = I``, the filtered step for large q.
+filter and ``q`` directions it is randomized in the metric, ``x = kappa^(-1/2) P^(1/2) Z P^(1/2) g``
+scaled so that the mean of ``|x|^2`` is ``|g|^2``: RISE for ``P = I``, the filtered step as q grows.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, final
@@ -33,10 +32,10 @@ Sides = Mapping[str, ParameterSides]
 @final
 @dataclass(frozen=True)
 class Informed(Shaper):
-    """Shapes by what ``memory`` says must be kept; parameters that it does not cover train plainly.
+    """Shapes by what ``memory`` says must be kept; what it does not cover is trained plainly.
 
-    ``damping`` is the one knob: 0.01 protects hard, 1 softly, infinity is plain training. ``q`` adds
-    RISE's randomness in the memory's metric, with one draw per tensor.
+    ``damping`` is the one knob: 0.01 protects hard, 1 softly, far above that is plain training.
+    ``q`` adds RISE's randomness in the memory's metric, with one draw per tensor.
     """
 
     q: QChoice | None = field(default=None, kw_only=True)
@@ -69,13 +68,13 @@ class Informed(Shaper):
     def tie(self, params: Mapping[str, Tensor], held: Sequence[str]) -> Tie:
         return InformedTie(self, Bound(self.memory, params, held))
 
-    def check_place(self, optimizer: Optimizer, on: str) -> None:
-        if on == "gradient" and is_adaptive(optimizer):
-            warnings.warn(
-                f"{type(optimizer).__name__} divides each gradient by its own size, which undoes "
-                'most of what Informed does to it: attach with on="update"',
-                stacklevel=3,
-            )
+    def misplaced(self, optimizer: Optimizer, on: str) -> str | None:
+        if on == "update" or not is_adaptive(optimizer):
+            return None
+        return (
+            f"{type(optimizer).__name__} divides each gradient by its own size, which undoes most "
+            'of what Informed does to it: attach with on="update"'
+        )
 
 
 class InformedTie(Tie):
