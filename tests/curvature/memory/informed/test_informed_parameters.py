@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import risegrad
+import risegrad.curvature.memory as room
 from core.attach.subjects import Subject, fixed, hooks
 from curvature.memory.informed.subject_matter import memory, start
 from curvature.memory.subjects import dense, t5, texts, with_lora
@@ -199,3 +200,26 @@ def test_low_rank_memories_serve_as_well() -> None:
     run.attach(Informed(memory(rank=2), q=2))
     run.advance(2)
     assert all(value.isfinite().all() for value in run.values().values())
+
+
+def test_bad_numbers_pass_through() -> None:
+    """A NaN is the loop's business: it spreads in its layer as in plain training, no error."""
+    model = with_lora(t5(), ["q"])
+    kept = risegrad.remember(model, texts(), examples=6)
+    named = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    optimizer = torch.optim.SGD(named.values(), lr=0.1)
+    risegrad.attach(optimizer, Informed(kept), model.named_parameters())
+    for _ in range(2):
+        for p in named.values():
+            p.grad = torch.ones_like(p)
+        first = next(iter(named.values()))
+        first.grad[0, 0] = torch.nan
+        optimizer.step()
+    finite = [bool(p.isfinite().all()) for p in named.values()]
+    assert not finite[0]
+    assert all(finite[2:])
+
+
+def test_every_public_name_of_the_room_is_there() -> None:
+    for name in room.__all__:
+        assert getattr(room, name).__name__ == name
