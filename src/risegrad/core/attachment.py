@@ -53,7 +53,7 @@ def attach(
     """
     optimizer = unwrapped(optimizer)
     if not isinstance(shaper, Shaper):
-        raise TypeError(f"shaper must be Rise or one of its controls, got {shaper!r}")
+        raise TypeError(f"shaper must be a Shaper such as Rise or Informed, got {shaper!r}")
     check_can_be_shaped(optimizer, on)
     attachment = Attachment(optimizer, shaper, names_by_tensor(params, optimizer), on)
     if reason := shaper.misplaced(optimizer, on):

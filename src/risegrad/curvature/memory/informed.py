@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
@@ -66,7 +66,7 @@ class Informed(Shaper):
         return one_draw_coefficients(draws.norm, draws.dot, draws.chi2, draws.d, draws.q)
 
     def tie(self, params: Mapping[str, Tensor], held: Sequence[str]) -> Tie:
-        return InformedTie(self, Bound(self.memory, params, held))
+        return InformedTie(self, params, held)
 
     def misplaced(self, optimizer: Optimizer, on: str) -> str | None:
         if on == "update" or not is_adaptive(optimizer):
@@ -80,7 +80,8 @@ class Informed(Shaper):
 class InformedTie(Tie):
     """An informed shaper and the parameters that it knows something of."""
 
-    def __init__(self, shaper: Informed, bound: Bound) -> None:
+    def __init__(self, shaper: Informed, params: Mapping[str, Tensor], held: Sequence[str]) -> None:
+        bound = Bound(shaper.memory, params, held)
         if shaper.strict and bound.uncovered:
             raise ValueError(
                 f"strict: the memory does not cover {listing(bound.uncovered)}; name them in "
@@ -88,6 +89,11 @@ class InformedTie(Tie):
             )
         self.shaper, self.bound = shaper, bound
         self.leaves = tuple(bound.uncovered)
+        self._made_of = (shaper, params, held)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # What is bound to tensors does not travel; a copy is bound to the copied ones.
+        return InformedTie, self._made_of
 
     def ready(self) -> Work:
         filtering = _Filtering(self.bound.now(), self.shaper.damping, self.shaper.q)

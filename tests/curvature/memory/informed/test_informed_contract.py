@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import pickle
 
 import pytest
 import torch
@@ -254,3 +255,13 @@ def test_the_global_random_state_is_left_alone() -> None:
     run.attach(Informed(memory(), q=2))
     run.advance()
     assert torch.equal(state, torch.get_rng_state())
+
+
+@every_q
+def test_a_model_that_keeps_its_handle_can_be_copied_and_pickled(q: int | None) -> None:
+    run = start(Subject("SGD"))
+    handle = run.attach(Informed(memory(), q=q))
+    run.advance()
+    for other in (copy.deepcopy(handle), pickle.loads(pickle.dumps(handle))):
+        assert str(other) == str(handle)
+        assert other.steps == 1
