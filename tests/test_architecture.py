@@ -30,7 +30,7 @@ MODULES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__in
 TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in MODULES}
 
 # Each framework's users import its callback from their own integration, where one name is kinder.
-SAME_ON_PURPOSE = {"RiseCallback"}
+SAME_ON_PURPOSE = {"RiseCallback", "RememberCallback"}
 
 
 def dotted(path):

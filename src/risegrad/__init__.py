@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from risegrad.core.rise_rule import shape
     from risegrad.core.shapers import CovarianceNoise, IsotropicNoise, Rise, ScaledFO
     from risegrad.curvature.memory.dreams import dreamed
+    from risegrad.curvature.memory.informed import Informed
     from risegrad.curvature.memory.memory import Memory
     from risegrad.curvature.memory.remembering import remember
     from risegrad.curvature.memory.retraction import retract
@@ -21,6 +22,7 @@ __all__ = [
     "Attachment",
     "Blocks",
     "CovarianceNoise",
+    "Informed",
     "IsotropicNoise",
     "Memory",
     "Rise",
@@ -38,6 +40,7 @@ _HOMES = {
     "Attachment": "core.attachment",
     "Blocks": "core.blocks",
     "CovarianceNoise": "core.shapers",
+    "Informed": "curvature.memory.informed",
     "IsotropicNoise": "core.shapers",
     "Memory": "curvature.memory.memory",
     "Rise": "core.shapers",

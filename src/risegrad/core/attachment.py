@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
@@ -15,7 +16,7 @@ from risegrad.core import saved_state
 from risegrad.core.block_layout import Layout
 from risegrad.core.coverage import Coverage, check_disjoint, check_left_out, cover, summary
 from risegrad.core.parameter_names import Named, distinct_seed, held_by_name, names_by_tensor
-from risegrad.core.shaped_step import shape_tensors
+from risegrad.core.shaped_step import shape_tensors, shape_whole
 from risegrad.core.shapers import Shaper
 from risegrad.core.torch_optimizers import (
     check_can_be_shaped,
@@ -24,6 +25,7 @@ from risegrad.core.torch_optimizers import (
     scaler_skips,
     unwrapped,
 )
+from risegrad.core.whole_steps import Work
 
 On = Literal["gradient", "update"]
 Closure = Callable[[], Any]
@@ -51,9 +53,12 @@ def attach(
     """
     optimizer = unwrapped(optimizer)
     if not isinstance(shaper, Shaper):
-        raise TypeError(f"shaper must be Rise or one of its controls, got {shaper!r}")
+        raise TypeError(f"shaper must be a Shaper such as Rise or Informed, got {shaper!r}")
     check_can_be_shaped(optimizer, on)
-    return Attachment(optimizer, shaper, names_by_tensor(params, optimizer), on)
+    attachment = Attachment(optimizer, shaper, names_by_tensor(params, optimizer), on)
+    if reason := shaper.misplaced(optimizer, on):
+        warnings.warn(reason, stacklevel=2)
+    return attachment
 
 
 class Attachment:
@@ -76,6 +81,7 @@ class Attachment:
         self._coverage: Coverage
         self._handles: list[Any] = []
         self._before: list[Tensor | None] | None = None
+        self._work: Work | None = None
         self._awaited = False
         self._left_out: dict[str, int] = {}
         self._loaded: int | None = None
@@ -142,7 +148,9 @@ class Attachment:
 
     def __str__(self) -> str:
         self._follow_optimizer()
-        return summary(self.shaper, self.layout, self.on, self._absent())
+        table = summary(self.shaper, self.layout, self.on, self._absent())
+        tie = self._coverage.tie
+        return "\n".join([table, *([] if tie is None else tie.notes())])
 
     def __repr__(self) -> str:
         return f"<Attachment of {self.shaper!r} on {self.on}, {self.steps} steps>"
@@ -161,6 +169,8 @@ class Attachment:
             return None
         self._counts = not only_creates_state(optimizer, kwargs)
         self._follow_optimizer()
+        tie = self._coverage.tie
+        self._work = None if tie is None else tie.ready()
         # torch runs this hook before the closure computes gradients, so the closure does the work.
         self._awaited = (args[1:2] or (kwargs.get("closure"),))[0] is not None
         if self.on == "update":
@@ -213,7 +223,12 @@ class Attachment:
     def _shape(self, tensors: list[Tensor | None]) -> None:
         # A step inside autocast must not round its products to half precision.
         with torch.autocast(self._tensors[0].device.type, enabled=False):
-            shape_tensors(self._seeded, self.layout, tensors, self.steps, self._left_out)
+            arguments = (self._seeded, self.layout, tensors, self.steps, self._left_out)
+            if self._work is None:
+                shape_tensors(*arguments)
+            else:
+                shape_whole(self._work, *arguments)
+        self._work = None
         self.steps += self._counts
 
     def _save(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:

@@ -17,9 +17,12 @@ from risegrad.core.blocks import exempted, listing, resolve_blocks
 from risegrad.core.parameter_names import held_by_name, with_late_names
 from risegrad.core.shapers import Shaper, resolve_q
 from risegrad.core.shards import check_whole
+from risegrad.core.whole_steps import Tie
 
 MOST_ROWS = 40
 HEAD = ("block", "dimension", "q", "tau", "mean factor")
+SIZES = 2
+"""Columns of a table for a shaper that draws nothing."""
 
 
 def summary(shaper: Shaper, layout: Layout, on: str, absent: Sequence[int]) -> str:
@@ -28,23 +31,29 @@ def summary(shaper: Shaper, layout: Layout, on: str, absent: Sequence[int]) -> s
     The first ``absent`` elements of each parameter are not counted: they take no part now.
     """
     rows = _taking_part(layout, absent)
-    head, *shown = text_columns([HEAD, *map(_cells, rows)])
+    drawn = len(HEAD) if shaper.q is not None else SIZES
+    head, *shown = text_columns([line[:drawn] for line in (HEAD, *map(_cells, rows))])
     if len(shown) > MOST_ROWS:
         half = MOST_ROWS // 2
         shown = [*shown[:half], f"... {len(shown) - 2 * half} more ...", *shown[-half:]]
-    return "\n".join([_title(shaper, on), head, *shown, totals(rows), *_note(absent)])
+    below = totals(rows) if shaper.q is not None else f"{_counts(rows)}; nothing is drawn"
+    return "\n".join([_title(shaper, on), head, *shown, below, *_note(absent)])
 
 
 def totals(rows: Sequence[BlockRow]) -> str:
     """The blocks in one line: how many there are, and how much of the mean is left."""
     factors = [row.mean_factor for row in rows]
     taus = [row.tau for row in rows]
-    blocks, elements = sum(row.count for row in rows), sum(row.count * row.d for row in rows)
     return (
-        f"{blocks:,} blocks, {elements:,} elements; "
+        f"{_counts(rows)}; "
         f"mean factor {min(factors):.4f} to {max(factors):.4f} (median {median(factors):.4f}); "
         f"tau {min(taus):.4f} to {max(taus):.4f}"
     )
+
+
+def _counts(rows: Sequence[BlockRow]) -> str:
+    blocks, elements = sum(row.count for row in rows), sum(row.count * row.d for row in rows)
+    return f"{blocks:,} blocks, {elements:,} elements"
 
 
 def _taking_part(layout: Layout, absent: Sequence[int]) -> tuple[BlockRow, ...]:
@@ -93,6 +102,8 @@ class Coverage:
     """One for each name of the layout."""
     present: list[list[int]]
     """What the optimizer held when this was made."""
+    tie: Tie | None = None
+    """Of a shaper that works on whole tensors."""
 
     def is_current(self, optimizer: Optimizer) -> bool:
         """Whether the optimizer still holds what it held then."""
@@ -101,17 +112,23 @@ class Coverage:
 
 def cover(optimizer: Optimizer, shaper: Shaper, names: Mapping[Tensor, str]) -> Coverage:
     """All parameters of an optimizer that are not exempt, or an error that says what is wrong."""
-    held = held_by_name(optimizer, with_late_names(names, optimizer))
+    names = with_late_names(names, optimizer)
+    held = held_by_name(optimizer, names)
     for name in exempted(held, shaper.exempt):
         del held[name]
     if not held:
         raise ValueError("nothing to shape: exempt names every parameter of the optimizer")
+    tie = shaper.tie({name: tensor for tensor, name in names.items()}, [*held])
+    for name in () if tie is None else tie.leaves:
+        del held[name]
     for name, (tensor, _) in held.items():
         _check_shapeable(name, tensor)
     blocks = resolve_blocks(shaper.blocks, {name: group for name, (_, group) in held.items()})
     sizes = {name: tensor.numel() for name, (tensor, _) in held.items()}
-    layout = make_layout(blocks, resolve_q(shaper.q, tuple(blocks.members)), sizes)
-    return Coverage(layout, [held[name][0] for name in layout.names], _present(optimizer))
+    # Where nothing is drawn, q is never read.
+    q = resolve_q(1 if shaper.q is None else shaper.q, tuple(blocks.members))
+    layout = make_layout(blocks, q, sizes)
+    return Coverage(layout, [held[name][0] for name in layout.names], _present(optimizer), tie)
 
 
 def check_disjoint(coverages: Iterable[Coverage]) -> None:

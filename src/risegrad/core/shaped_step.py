@@ -18,6 +18,7 @@ from risegrad.core.draws import Draws, Noise, Room, drawing_dtype
 from risegrad.core.shapers import BlockDraws, Rise, Shaper
 from risegrad.core.shards import LocalPart, Reduction, local_part, reduced
 from risegrad.core.step_arithmetic import Measured, Piece, add_measured, combine, measure
+from risegrad.core.whole_steps import WholeStep, Work
 from risegrad.theory.calibration import kappa
 
 
@@ -129,16 +130,40 @@ def shape_tensors(
         job.run()
 
 
-def _local_parts(
-    layout: Layout, tensors: Sequence[Tensor | None], left_out: Mapping[str, int]
-) -> list[LocalPart | None]:
-    """All that can fail, before anything is changed."""
+@torch.no_grad()
+def shape_whole(
+    work: Work,
+    shaper: Shaper,
+    layout: Layout,
+    tensors: Sequence[Tensor | None],
+    step: int,
+    left_out: Mapping[str, int],
+) -> None:
+    """The same for a shaper that is tied: ``work`` gets the tensors, and the draw to call."""
+    check_dense(layout, tensors)
+
+    def draw(found: Mapping[str, Tensor]) -> None:
+        shape_tensors(shaper, layout, [found.get(n) for n in layout.names], step, left_out)
+
+    named = zip(layout.names, tensors, strict=True)
+    work(WholeStep({n: t for n, t in named if t is not None}, left_out, draw))
+
+
+def check_dense(layout: Layout, tensors: Sequence[Tensor | None]) -> None:
+    """Raise an error that names the first sparse gradient."""
     for name, tensor in zip(layout.names, tensors, strict=True):
         if tensor is not None and tensor.layout is not torch.strided:
             raise RuntimeError(
                 f"the gradient of {name!r} is sparse ({tensor.layout}), and a shaped one is dense: "
                 "make it dense (sparse=False in the embedding) or name the parameter in exempt"
             )
+
+
+def _local_parts(
+    layout: Layout, tensors: Sequence[Tensor | None], left_out: Mapping[str, int]
+) -> list[LocalPart | None]:
+    """All that can fail, before anything is changed."""
+    check_dense(layout, tensors)
     parts = [
         None if tensor is None else local_part(name, tensor)
         for name, tensor in zip(layout.names, tensors, strict=True)

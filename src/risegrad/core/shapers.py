@@ -1,9 +1,9 @@
 """RISE and its controls: each says, for every block, how gradient and noise are combined.
 
 Every shaper here is of the form ``x = c1 g + c2 n`` with one standard normal vector ``n`` per
-block, so each is two formulas over the same calibration and the same draws. All of them are
-homogeneous: shaping a scaled gradient is scaling a shaped one, which is why a loss scale
-(GradScaler with a fused optimizer) does no harm.
+block, so each is two formulas over the same calibration and the same draws; one that is more than
+that overrides ``tie``. All of them are homogeneous: shaping a scaled gradient is scaling a shaped
+one, which is why a loss scale (GradScaler with a fused optimizer) does no harm.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from typing import ClassVar, Literal, final
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from risegrad.common.checks import check_choice, check_positive_int
 from risegrad.core.blocks import BlockChoice, Blocks, check_block_choice
 from risegrad.core.rise_rule import Sampler, check_sampler, one_draw_coefficients
+from risegrad.core.whole_steps import Tie
 from risegrad.theory.calibration import mean_factor
 
 QChoice = int | Sequence[int] | Mapping[str, int]
@@ -46,8 +48,9 @@ class BlockDraws:
 class Shaper(ABC):
     """Settings that all shapers share."""
 
-    q: QChoice = 4
-    """Directions per block: an integer for all blocks, or one per block (by order or by name)."""
+    q: QChoice | None = 4
+    """Directions per block: an integer for all blocks, or one per block (by order or by name).
+    None, where a shaper allows it, draws nothing."""
     blocks: BlockChoice = "tensor"
     """``tensor``, ``module``, ``group``, ``whole``, a chunk size, patterns, or ``Blocks``."""
     seed: int = 0
@@ -59,9 +62,11 @@ class Shaper(ABC):
     ensemble or the two networks of an actor and its critic."""
 
     uses_noise: ClassVar[bool] = True
+    needs_q: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_q_choice(self.q)
+        if self.needs_q or self.q is not None:
+            check_q_choice(self.q)
         check_block_choice(self.blocks)
         for name in ("seed", "stream"):
             value = getattr(self, name)
@@ -73,6 +78,17 @@ class Shaper(ABC):
     @abstractmethod
     def coefficients(self, draws: BlockDraws) -> tuple[Tensor, Tensor]:
         """``(c1, c2)`` per block: the gradient becomes ``c1 g + c2 n``."""
+
+    def tie(self, params: Mapping[str, Tensor], held: Sequence[str]) -> Tie | None:
+        """For a shaper that works on whole tensors; None: the blockwise draw is all.
+
+        ``params`` are all parameters that have a name, ``held`` those that may be shaped.
+        """
+        return None
+
+    def misplaced(self, optimizer: Optimizer, on: str) -> str | None:
+        """Why this shaper does not do there what it is for, if so: attaching it warns."""
+        return None
 
     def settings(self) -> dict[str, object]:
         """The settings as plain data, for saved states."""
@@ -182,9 +198,10 @@ def check_q_choice(q: object) -> None:
         check_positive_int("q", q)
 
 
-def resolve_q(q: QChoice, names: Sequence[str]) -> tuple[int, ...]:
+def resolve_q(q: QChoice | None, names: Sequence[str]) -> tuple[int, ...]:
     """One ``q`` for each of the named blocks."""
     check_q_choice(q)
+    assert q is not None
     if isinstance(q, Mapping):
         known = set(names)
         missing = [name for name in names if name not in q]
@@ -202,6 +219,8 @@ def resolve_q(q: QChoice, names: Sequence[str]) -> tuple[int, ...]:
 
 
 def _plain(value: object) -> object:
+    if isinstance(known_by := getattr(value, "hash", None), str):
+        return known_by  # a memory: a saved state says which one it was and does not hold it
     if isinstance(value, Blocks):
         return {"members": _plain(value.members), "chunk": value.chunk}
     if isinstance(value, Mapping):

@@ -38,6 +38,20 @@ def check_can_be_shaped(optimizer: object, on: str) -> None:
         )
 
 
+PLAIN = (torch.optim.SGD, torch.optim.ASGD, torch.optim.LBFGS)
+ADAPTIVE_NAMES = ("ada", "prop", "lion", "muon", "shampoo", "soap", "sophia")
+
+
+def is_adaptive(optimizer: Optimizer) -> bool:
+    """Whether it divides gradients by their own size: of torch's all but a few, of others those
+    whose names say so."""
+    if isinstance(optimizer, PLAIN):
+        return False
+    name = type(optimizer).__name__.lower()
+    mine = any(kind.__module__.startswith("torch.optim.") for kind in type(optimizer).__mro__[:-2])
+    return any(part in name for part in ADAPTIVE_NAMES) or mine
+
+
 def only_creates_state(optimizer: Optimizer, kwargs: Mapping[str, object]) -> bool:
     """Whether this is not a training step, but the one by which torch's distributed checkpoints
     create an optimizer's state: ``step(closure=None)`` without a state, with rates and gradients

@@ -1,12 +1,16 @@
-"""RISE in Lightning: ``Trainer(..., callbacks=[RiseCallback(Rise(q=4))])``."""
+"""RISE and memories in Lightning: ``Trainer(..., callbacks=[RiseCallback(Rise(q=4))])``."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from torch.optim import Optimizer
 
 from risegrad.core.attachment import Attachment, On, attach
 from risegrad.core.shapers import Shaper
 from risegrad.core.torch_optimizers import unwrapped
+from risegrad.curvature.memory.informed import Informed
+from risegrad.integrations.memory_in_training import MemoryInTraining, packed, unpacked
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -32,12 +36,44 @@ class RiseCallback(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Attach the shaper to the trainer's only optimizer."""
-        if len(trainer.optimizers) != 1:
-            raise ValueError(
-                f"RiseCallback needs one optimizer, the module has {len(trainer.optimizers)}: call "
-                "risegrad.attach in configure_optimizers for those that should be shaped"
-            )
-        optimizer = unwrapped(trainer.optimizers[0])
+        optimizer = _only_optimizer(self, trainer)
         if optimizer is not self._optimizer:
             self.handle = attach(optimizer, self.shaper, pl_module.named_parameters(), self.on)
             self._optimizer = optimizer
+
+
+class RememberCallback(MemoryInTraining, Callback):
+    """Remembers ``keep`` when training begins and shapes every step by it.
+
+    ``RememberCallback(keep, damping=0.3, memory=None, q=None, then=None, **how)``: see
+    ``MemoryInTraining``. The module is called as ``module(inputs)`` with what a batch holds first;
+    ``predict=`` reads any other form. The memory lies in the callback's part of each checkpoint, so
+    a resumed run has the one it began with.
+    """
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Remember what must be kept, and attach to the only optimizer."""
+        self._remember(pl_module, trainer.train_dataloader)
+        self._attach(pl_module, _only_optimizer(self, trainer))
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Add what was learned to the memory, if that was asked for."""
+        self._add(pl_module, trainer.train_dataloader)
+
+    def state_dict(self) -> dict[str, Any]:
+        used = None if self.handle is None else self.handle.shaper
+        return {"memory": packed(used.memory)} if isinstance(used, Informed) else {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        if self.keep is not None:  # a ready memory stays: the optimizer's state tells whether it is
+            self.memory = unpacked(state_dict) or self.memory
+
+
+def _only_optimizer(callback: Callback, trainer: Trainer) -> Optimizer:
+    if len(trainer.optimizers) != 1:
+        raise ValueError(
+            f"{type(callback).__name__} needs one optimizer, the module has "
+            f"{len(trainer.optimizers)}: call risegrad.attach in configure_optimizers for those "
+            "that should be shaped"
+        )
+    return unwrapped(trainer.optimizers[0])

@@ -140,8 +140,8 @@ ATTACH_ERRORS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     ),
     "place": ({"on": "foo"}, ValueError, "on must be one of gradient, update; got 'foo'"),
     "place none": ({"on": None}, ValueError, "on must be one of gradient, update; got None"),
-    "shaper class": ({"shaper": Rise}, TypeError, "shaper must be Rise .*got <class"),
-    "shaper text": ({"shaper": "rise"}, TypeError, "shaper must be Rise .*got 'rise'"),
+    "shaper class": ({"shaper": Rise}, TypeError, "must be a Shaper .*got <class"),
+    "shaper text": ({"shaper": "rise"}, TypeError, "must be a Shaper .*got 'rise'"),
     "optimizer": (
         {"optimizer": nn.Linear(2, 2)},
         TypeError,

@@ -84,7 +84,30 @@ class Idle(Net):
         self.idle = nn.Linear(3, 5)
 
 
-MODELS = {model.__name__: model for model in (Net, Wide, Even, Idle)}
+class LoraLayer(nn.Module):
+    """A layer with an adapter beside it, under the names that peft gives."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.base_layer = nn.Linear(inputs, outputs)
+        self.lora_A = nn.ModuleDict({"default": nn.Linear(inputs, 2, bias=False)})
+        self.lora_B = nn.ModuleDict({"default": nn.Linear(2, outputs, bias=False)})
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base_layer(x) + self.lora_B["default"](self.lora_A["default"](x))
+
+
+class Adapted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = LoraLayer(INPUTS, 7)
+        self.second = nn.Linear(7, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(torch.tanh(self.first(x)))
+
+
+MODELS = {model.__name__: model for model in (Net, Wide, Even, Idle, Adapted)}
 OPTIMIZERS: dict[str, Any] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
     "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),

@@ -41,6 +41,30 @@ def test_the_example_runs(tmp_path, monkeypatch):
     assert isinstance(names["memory"], risegrad.Memory)
 
 
+def test_attaching_as_the_page_says():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+
+    def train(model, optimizer, batches):
+        for inputs, target in batches:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(inputs), target).backward()
+            optimizer.step()
+
+    names = {
+        "risegrad": risegrad,
+        "train": train,
+        "model": model,
+        "old_batches": task(1),
+        "new_batches": task(2),
+        "optimizer": torch.optim.AdamW(model.parameters(), lr=1e-2),
+    }
+    section = PAGE.split("## Attach")[1]
+    exec(section.split("```python")[1].split("```")[0], names)
+    assert names["handle"].steps == 4
+    assert names["memory"]["0"].examples == 128
+
+
 def test_the_numbers_on_the_page():
     assert f"({BYTES // 2**20} MiB), otherwise as many eigenpairs as fit, {LEAST} to {MOST}" in PAGE
     assert f"above width {DENSE}" in PAGE

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from risegrad.curvature.memory.anchor import Anchor
     from risegrad.curvature.memory.dreams import dreamed
     from risegrad.curvature.memory.factor import Factor
+    from risegrad.curvature.memory.informed import Informed
     from risegrad.curvature.memory.layer_memory import LayerMemory
     from risegrad.curvature.memory.memory import Memory
     from risegrad.curvature.memory.memory_side import Diagonal
@@ -20,6 +21,7 @@ __all__ = [
     "Bound",
     "Diagonal",
     "Factor",
+    "Informed",
     "LayerMemory",
     "Memory",
     "ParameterSides",
@@ -33,6 +35,7 @@ _HOMES = {
     "Bound": "parameter_sides",
     "Diagonal": "memory_side",
     "Factor": "factor",
+    "Informed": "informed",
     "LayerMemory": "layer_memory",
     "Memory": "memory",
     "ParameterSides": "parameter_sides",

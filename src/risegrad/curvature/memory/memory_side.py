@@ -55,6 +55,13 @@ class Side:
         """How many directions are above the damping: ``tr F/t (F/t + damping)^-1``."""
         raise NotImplementedError
 
+    def filter_trace(self, damping: float) -> float:
+        """``tr (F/t + damping I)^-1``."""
+        if self.mean == 0:
+            return self.dim / check_damping(damping)
+        # tr F/t (F/t + rho)^-1 + rho tr (F/t + rho)^-1 = dim
+        return (self.dim - self.effective_dimension(damping)) / damping
+
     def plus(self, other: Side, weight: float = 1.0) -> Side:
         """``self + weight * other``."""
         raise NotImplementedError

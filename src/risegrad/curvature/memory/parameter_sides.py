@@ -8,7 +8,7 @@ factors never change, so their eigenpairs are computed once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from risegrad.core.blocks import listing
+from risegrad.core.whole_steps import gathered
 from risegrad.curvature.memory.layer_memory import LayerMemory
 from risegrad.curvature.memory.layer_names import PAIR, Role, named_parameters, role_of
 from risegrad.curvature.memory.memory_side import Diagonal, Side
@@ -66,9 +67,17 @@ Current = Callable[[], ParameterSides]
 
 
 class Bound:
-    """A memory tied to the parameters of one model; ``now()`` is cheap enough for every step."""
+    """A memory tied to the parameters of one model; ``now()`` is cheap enough for every step.
 
-    def __init__(self, memory: Mapping[str, LayerMemory], model: nn.Module | Named) -> None:
+    ``chosen`` are the names to look up; without it those that are trained.
+    """
+
+    def __init__(
+        self,
+        memory: Mapping[str, LayerMemory],
+        model: nn.Module | Named,
+        chosen: Collection[str] | None = None,
+    ) -> None:
         named, self._scalings = _read(model)
         self._memory = memory
         self._moved: dict[tuple[str, str, torch.device], Side] = {}
@@ -77,7 +86,7 @@ class Bound:
         self.uncovered: list[str] = []
         """Trained parameters that the memory says nothing of: train them as they are."""
         for name, tensor in named.items():
-            if tensor.requires_grad:
+            if tensor.requires_grad if chosen is None else name in chosen:
                 way = self._way(name, tensor)
                 if way is None:
                     self.uncovered.append(name)
@@ -140,12 +149,12 @@ class Bound:
             return None
         scale = self._scalings.get((role.layer, role.adapter), 1.0)
         left, right = (self._side(role.layer, p, tensor.device) for p in ("outputs", "inputs"))
-        flat = tensor.flatten(1).shape
+        flat = (len(tensor), tensor.shape[1:].numel())
         if role.part == "lora_A":
-            _check_shape(name, tensor.flatten(1), (flat[0], right.dim))
-            return lambda: ParameterSides(left.compressed(other.flatten(1) * scale), right, name)
-        _check_shape(name, tensor.flatten(1), (left.dim, flat[1]))
-        return lambda: ParameterSides(left, right.compressed(other.flatten(1).T * scale), name)
+            _check_flat(name, flat, (flat[0], right.dim))
+            return lambda: ParameterSides(left.compressed(_flat(other) * scale), right, name)
+        _check_flat(name, flat, (left.dim, flat[1]))
+        return lambda: ParameterSides(left, right.compressed(_flat(other).T * scale), name)
 
     def _side(self, layer: str, part: str, device: torch.device) -> Side:
         key = (layer, part, device)
@@ -181,9 +190,17 @@ def _values(side: Side) -> Tensor:
     return side.tensors()["diagonal"]
 
 
+def _flat(tensor: Tensor) -> Tensor:
+    return gathered(tensor.detach()).flatten(1)
+
+
 def _check_shape(name: str, tensor: Tensor, wanted: tuple[int, ...]) -> None:
-    if tuple(tensor.shape) != wanted:
+    _check_flat(name, tuple(tensor.shape), wanted)
+
+
+def _check_flat(name: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> None:
+    if shape != wanted:
         raise ValueError(
             f"the memory is not one of this model: parameter {name!r} must have shape {wanted}, "
-            f"got {tuple(tensor.shape)}"
+            f"got {shape}"
         )

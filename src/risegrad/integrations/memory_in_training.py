@@ -1,0 +1,101 @@
+"""What both trainers' ``RememberCallback`` do: remember, attach, and remember again at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import LBFGS, Optimizer
+from torch.utils.data import DataLoader, Dataset
+
+from risegrad.core.attachment import Attachment, On, attach
+from risegrad.core.torch_optimizers import is_adaptive
+from risegrad.curvature.memory.informed import Informed
+from risegrad.curvature.memory.memory import DAMPING, Memory
+from risegrad.curvature.memory.remembering import remember
+
+SEED = 0
+"""Of the order in which a dataset's examples are taken."""
+
+
+class MemoryInTraining:
+    """``keep``: a dataset, or a list or loader of batches, of what must be kept; or ``memory``, one
+    that is ready. ``then``: what to remember when training ends, for the next task; ``how`` goes to
+    ``risegrad.remember`` (``examples``, ``of``, ``predict``, ...).
+    """
+
+    def __init__(
+        self,
+        keep: Any = None,
+        damping: float = DAMPING,
+        memory: Memory | None = None,
+        q: int | None = None,
+        then: Any = None,
+        **how: Any,
+    ) -> None:
+        if (keep is None) == (memory is None):
+            raise ValueError("give keep (examples to be remembered) or memory (a ready one)")
+        self.keep, self.damping, self.q, self.then, self.how = keep, damping, q, then, how
+        self.memory = memory
+        """What shapes the steps; after training with ``then``, what the next task should keep."""
+        self.handle: Attachment | None = None
+        self._optimizer: Optimizer | None = None
+
+    def _remember(self, model: nn.Module, loader: object) -> Memory:
+        if self.memory is None:
+            self.memory = remember(model, as_batches(self.keep, loader), **self.how)
+        return self.memory
+
+    def _attach(self, model: nn.Module, optimizer: Optimizer) -> None:
+        """To an optimizer that is new: training may begin again with the old one."""
+        if optimizer is not self._optimizer:
+            assert self.memory is not None
+            shaper = Informed(self.memory, self.damping, q=self.q)
+            place = right_place(optimizer)
+            self.handle = attach(optimizer, shaper, model.named_parameters(), place)
+            self._optimizer = optimizer
+
+    def _add(self, model: nn.Module, loader: object) -> None:
+        if self.then is not None and self.memory is not None:
+            self.memory = self.memory + remember(model, as_batches(self.then, loader), **self.how)
+
+
+def right_place(optimizer: Optimizer) -> On:
+    """Where Informed works: the update of adaptive optimizers and of those with a line search."""
+    return "update" if is_adaptive(optimizer) or isinstance(optimizer, LBFGS) else "gradient"
+
+
+def as_batches(given: Any, like: object) -> Any:
+    """A dataset in batches like those of the training loader, in a fixed random order."""
+    if not (isinstance(given, Dataset) or hasattr(given, "column_names")):
+        return given
+    options: dict[str, Any] = {
+        name: value
+        for name in ("batch_size", "collate_fn")
+        if (value := getattr(like, name, None)) is not None
+    }
+    generator = torch.Generator().manual_seed(SEED)
+    return DataLoader(given, shuffle=True, generator=generator, **{"batch_size": 8} | options)
+
+
+def packed(memory: Memory) -> Tensor:
+    """A memory as one tensor of bytes, for checkpoints that hold tensors."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "memory.safetensors"
+        memory.save(path)
+        return torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8)
+
+
+def unpacked(state: Mapping[str, Any]) -> Memory | None:
+    """The memory that ``packed`` put into a checkpoint; None if there is none."""
+    held = state.get("memory")
+    if held is None:
+        return None
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "memory.safetensors"
+        path.write_bytes(held.cpu().numpy().tobytes())
+        return Memory.load(path)

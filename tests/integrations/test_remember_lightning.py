@@ -1,0 +1,105 @@
+"""Lightning with a memory: made when training begins, carried by the checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+import risegrad
+from integrations.by_hand import assert_same, by_hand, parameters
+from integrations.small import ACCUMULATE, CLIP, RATE, STEPS, data, loss, net
+from integrations.test_lightning import ByItself, Module, fit
+from risegrad.curvature.memory.informed import Informed
+
+lightning = pytest.importorskip("lightning.pytorch")
+from risegrad.integrations.lightning import RememberCallback  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's advice about workers and loggers
+
+
+class Callable(Module):
+    """A module that can be called, as most can."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.net(x)
+        return found
+
+
+class Plain(Callable):
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.net.parameters(), lr=RATE)
+
+
+def old() -> list[tuple[Tensor, Tensor]]:
+    x, y = data()
+    return [(-x[:8], y[:8]), (-x[8:], y[8:])]
+
+
+@pytest.mark.parametrize(("kind", "on"), [(Callable, "update"), (Plain, "gradient")])
+def test_as_by_hand(tmp_path: Path, kind: type[Module], on: Any) -> None:
+    module, callback = kind(), RememberCallback(old(), damping=0.1, examples=16, of="features")
+    fit(module, tmp_path, callbacks=[callback])
+    assert callback.handle is not None
+    assert (callback.handle.steps, callback.handle.on) == (STEPS, on)
+    twin = kind()
+    memory = risegrad.remember(twin, old(), examples=16, of="features")
+    assert callback.memory == memory
+    optimizer: Any = twin.configure_optimizers()
+    shaper = Informed(memory, 0.1)
+    wanted = by_hand(
+        twin, optimizer, lambda m, n: loss(twin.net, n), STEPS, ACCUMULATE, CLIP, shaper, on
+    )
+    torch.testing.assert_close(parameters(module), wanted)
+
+
+@pytest.mark.parametrize("q", [None, 4])
+def test_resumes_bit_for_bit_with_the_first_memory(tmp_path: Path, q: int | None) -> None:
+    def train(**changes: Any) -> Any:
+        module, callback = Callable(), RememberCallback(old(), q=q, examples=16)
+        fit(module, tmp_path, callbacks=[callback, *changes.pop("keep", [])], **changes)
+        return parameters(module), callback
+
+    keep = lightning.callbacks.ModelCheckpoint(tmp_path, "{epoch}", save_top_k=-1)
+    whole, first = train(max_epochs=3, keep=[keep], enable_checkpointing=True)
+    resumed, second = train(max_epochs=3, resume=str(tmp_path / "epoch=0.ckpt"))
+    assert first.memory == second.memory
+    assert second.handle.steps == 3 * STEPS
+    assert_same(whole, resumed)
+
+
+def test_a_dataset_and_the_next_task(tmp_path: Path) -> None:
+    callback = RememberCallback(TensorDataset(*data()), then=old(), examples=16)
+    fit(Callable(), tmp_path, callbacks=[callback])
+    assert callback.memory is not None
+    assert callback.memory["net.0"].examples == 32
+    assert callback.handle is not None
+    assert callback.handle.shaper.memory["net.0"].examples == 16  # type: ignore[attr-defined]
+
+
+def test_two_optimizers_need_a_choice(tmp_path: Path) -> None:
+    class Two(ByItself):
+        def forward(self, x: Tensor) -> Tensor:
+            found: Tensor = self.net(x)
+            return found
+
+        def configure_optimizers(self) -> Any:
+            return [
+                torch.optim.SGD(part.parameters(), lr=RATE) for part in (self.net[0], self.net[2])
+            ]
+
+    options = {"accumulate_grad_batches": 1, "gradient_clip_val": None}
+    with pytest.raises(ValueError, match="RememberCallback needs one optimizer, the module has 2"):
+        fit(Two(), tmp_path, callbacks=[RememberCallback(old(), examples=16)], **options)
+
+
+def test_a_ready_memory_needs_no_examples(tmp_path: Path) -> None:
+    memory = risegrad.remember(torch.nn.ModuleDict({"net": net()}), old(), examples=16,
+                               predict=lambda model, batch: model["net"](batch[0]))  # fmt: skip
+    callback = RememberCallback(memory=memory)
+    fit(Callable(), tmp_path, callbacks=[callback])
+    assert callback.memory is memory

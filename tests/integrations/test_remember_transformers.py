@@ -1,0 +1,130 @@
+"""The Trainer with a memory: made when training begins, kept over a resume, left for the next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+import risegrad
+from integrations.by_hand import assert_same, by_hand, distance, parameters
+from integrations.test_transformers import (
+    ACCUMULATE,
+    CLIP,
+    NEAR,
+    STEPS,
+    loss,
+    tiny,
+    tokens,
+    trainer,
+)
+from risegrad.curvature.memory.informed import Informed
+
+peft = pytest.importorskip("peft")
+from risegrad.integrations.transformers import FILE, RememberCallback  # noqa: E402
+
+
+def old_batches() -> list[dict[str, Any]]:
+    rows = tokens().flip(1)
+    return [{"input_ids": part, "labels": part} for part in rows.split(4)]
+
+
+class OldExamples(Dataset[dict[str, Any]]):
+    def __len__(self) -> int:
+        return len(tokens())
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        row = tokens().flip(1)[number]
+        return {"input_ids": row, "labels": row}
+
+
+def adapted() -> Any:
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        return peft.get_peft_model(
+            tiny(), peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"])
+        )
+
+
+def test_as_by_hand(tmp_path: Path) -> None:
+    model, callback = tiny(), RememberCallback(old_batches(), damping=0.1, examples=16)
+    trainer(model, tmp_path, callbacks=[callback]).train()
+    assert callback.handle is not None
+    assert (callback.handle.steps, callback.handle.on) == (STEPS, "update")
+    twin = tiny()
+    memory = risegrad.remember(twin, old_batches(), examples=16)
+    assert callback.memory == memory
+    optimizer = trainer(twin, tmp_path).create_optimizer()
+    shaper = Informed(memory, 0.1)
+    wanted = by_hand(twin, optimizer, loss, STEPS, ACCUMULATE, CLIP, shaper, "update")
+    assert distance(parameters(model), wanted) < NEAR
+
+
+@pytest.mark.parametrize("q", [None, 4])
+def test_resumes_bit_for_bit_with_the_first_memory(tmp_path: Path, q: int | None) -> None:
+    def train(resume: str | None = None, **changes: Any) -> Any:
+        model, callback = tiny(), RememberCallback(old_batches(), q=q, examples=16)
+        training = trainer(model, tmp_path, callbacks=[callback], **changes)
+        training.train(resume_from_checkpoint=resume)
+        return parameters(model), callback
+
+    whole, first = train(save_strategy="steps", save_steps=2)
+    resumed, second = train(str(tmp_path / "checkpoint-2"))
+    assert first.memory == second.memory
+    assert second.handle.steps == STEPS
+    assert_same(whole, resumed)
+    assert FILE not in {path.name for path in (tmp_path / "checkpoint-2").iterdir()}
+    other = RememberCallback(memory=first.memory * 2.0, q=q)
+    with pytest.raises(ValueError, match="memory: saved"):
+        trainer(tiny(), tmp_path, callbacks=[other]).train(
+            resume_from_checkpoint=str(tmp_path / "checkpoint-2")
+        )
+
+
+def test_a_resume_without_the_first_memory_is_refused(tmp_path: Path) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    callback = RememberCallback(old_batches(), examples=16)
+    trainer(tiny(), there, callbacks=[callback], save_strategy="steps", save_steps=2).train()
+    again = RememberCallback(old_batches(), examples=16)
+    with pytest.raises(ValueError, match="goes on from step 2, and the memory it began with"):
+        trainer(tiny(), here, callbacks=[again]).train(
+            resume_from_checkpoint=str(there / "checkpoint-2")
+        )
+    ready = RememberCallback(memory=callback.memory)
+    trainer(tiny(), here, callbacks=[ready]).train(
+        resume_from_checkpoint=str(there / "checkpoint-2")
+    )
+    assert ready.handle is not None
+    assert ready.handle.steps == STEPS
+
+
+def test_an_adapter_a_dataset_and_the_next_task(tmp_path: Path) -> None:
+    """A fresh LoRA; the dataset goes through the Trainer's collator; a normal adapter is left."""
+    model = adapted()
+    callback = RememberCallback(OldExamples(), then=old_batches(), examples=16)
+    start = parameters(model)
+    trainer(model, tmp_path, callbacks=[callback], max_grad_norm=0.0).train()
+    moved = {n for n, p in parameters(model).items() if not torch.equal(p, start[n])}
+    assert callback.handle is not None
+    assert moved == set(callback.handle.layout.names)
+    assert all("lora_" in name for name in moved)
+    layers = {name.split(".lora_")[0].removeprefix("base_model.model.") for name in moved}
+    assert callback.memory is not None
+    assert set(callback.memory) == layers
+    assert all(layer.examples == 32 for layer in callback.memory.values())
+    model.save_pretrained(tmp_path / "adapter")
+    files = {path.name for path in (tmp_path / "adapter").iterdir()}
+    assert {"adapter_config.json", "adapter_model.safetensors"} <= files
+    back = peft.PeftModel.from_pretrained(tiny(), tmp_path / "adapter")
+    ids = tokens()[:2]
+    assert torch.equal(back(input_ids=ids).logits, model.eval()(input_ids=ids).logits)
+
+
+@pytest.mark.parametrize("both", [True, False])
+def test_examples_or_a_memory(both: bool) -> None:
+    given = {"keep": old_batches(), "memory": object()} if both else {}
+    with pytest.raises(ValueError, match=r"give keep .* or memory"):
+        RememberCallback(**given)
