@@ -1,4 +1,4 @@
-"""What makes a class-incremental stream of images: one frozen table of settings."""
+"""What makes a stream of images: one frozen table of settings."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from risegrad.common.settings import APART
 from risegrad.continual.vision.streams.class_order import PUBLISHED_SEED
 
 SOURCES = ("cifar100", "folder", "domainnet", "hub", "npz", "digits")
+KINDS = ("classes", "domains")
+VARIANTS = {"turns": "turned", "permutations": "permuted", "noises": "noisy"}
+"""The settings that list the domains of a stream, and what their images are."""
 CLASS_ORDERS = ("seed", "natural", "given")
 AUGMENTS = ("pilot", "flip", "none")
 TEST_VIEWS = ("crop", "direct")
@@ -39,6 +42,17 @@ class ImageStreamSettings:
     test_fraction: float = 0.2
     """The share of each class kept for testing where the source has no split of its own."""
 
+    kind: str = "classes"
+    """"classes" (every session has new ones) or "domains" (every session has all of them, and its
+    images are those of one of ``turns``, ``permutations`` or ``noises``)."""
+    turns: tuple[int, ...] = ()
+    """"domains" only: degrees by which images are turned, counter-clockwise; a session each."""
+    permutations: tuple[int, ...] = ()
+    """"domains" only: seeds of the order of the pixels; 0 leaves them as they are."""
+    noises: tuple[int, ...] = ()
+    """"domains" only: standard deviations of the noise, in gray levels of 255; by ``split_seed``.
+    """
+
     base: int = 0
     """Classes of the first session; 0: as many as ``increment``."""
     increment: int = 10
@@ -60,7 +74,8 @@ class ImageStreamSettings:
     validation: float = 0.0
     """The share of the training images of each class set aside for validation."""
     split_seed: int = 0
-    """The seed of ``train_per_class``, ``test_per_class`` and ``validation``; of nothing else."""
+    """The seed of ``train_per_class``, ``test_per_class``, ``validation``, ``noises``; of nothing
+    else."""
 
     image_size: int = 224
     """Height and width of the images that the model sees."""
@@ -93,6 +108,32 @@ class ImageStreamSettings:
                 'given_order must list class ids if and only if class_order is "given", '
                 f'got class_order="{self.class_order}" and given_order={self.given_order}'
             )
+        self._check_domains()
+
+    @property
+    def domains(self) -> tuple[str, tuple[int, ...]]:
+        """The setting that lists the domains, and what it lists; both empty without domains."""
+        given = [name for name in VARIANTS if getattr(self, name)]
+        return (given[0], getattr(self, given[0])) if given else ("", ())
+
+    def _check_domains(self) -> None:
+        given = [name for name in VARIANTS if getattr(self, name)]
+        if len(given) != (self.kind == "domains"):
+            raise ValueError(
+                "one of turns, permutations and noises must be given if and only if kind is "
+                f'"domains", got kind="{self.kind}" and {", ".join(given) or "none of them"}'
+            )
+        name, values = self.domains
+        for value in values:
+            check_number(name, value, at_least=-360 if name == "turns" else 0, whole=True)
+        if len(set(values)) < len(values):
+            raise ValueError(f"{name} must be different from each other, got {values}")
+        sizes = (self.base, self.increment)
+        if name and sizes != (0, ImageStreamSettings.increment):
+            raise ValueError(
+                "base and increment must be left out where every session has all classes "
+                f'(kind="domains"), got base={self.base} and increment={self.increment}'
+            )
 
     def _check_types(self) -> None:
         for one in fields(self):
@@ -105,6 +146,7 @@ class ImageStreamSettings:
     def _check_choices(self) -> None:
         for name, allowed in (
             ("source", SOURCES),
+            ("kind", KINDS),
             ("class_order", CLASS_ORDERS),
             ("augment", AUGMENTS),
             ("test_view", TEST_VIEWS),
