@@ -48,6 +48,10 @@ class TableRow:
     baseline: bool = False
     order: int = 0
     why: str = ""
+    method: str = ""
+    """Of a swept row: what all settings of the sweep are called together, one curve in a report"""
+    swept: str = ""
+    """and its own setting: ``lr=0.001``"""
 
 
 @dataclass(frozen=True)
@@ -311,7 +315,9 @@ def _row(part: JsonPart) -> TableRow:
         PaperCell(cell.text("table"), cell.text("row"), cell.text("column", "")) if cell else None
     )
     order, why = part.integer("order", 0), part.text("why", "")
-    return TableRow(label, part.text("section", ""), paper, part.flag("baseline"), order, why)
+    method, swept = part.text("method", ""), part.text("swept", "")
+    section, baseline = part.text("section", ""), part.flag("baseline")
+    return TableRow(label, section, paper, baseline, order, why, method, swept)
 
 
 def _result(part: JsonPart) -> Result:
