@@ -85,3 +85,19 @@ def test_a_label_cannot_name_what_is_swept(write: Write) -> None:
     text = '[[rows]]\nlabel = "q={rule.q}"\nsweep = { rule.q = [1, 2] }\n'
     with pytest.raises(ValueError, match="is swept"):
         cells_of(write(HEAD + text))
+
+
+def test_the_demo_is_whole_curves_of_seven_methods() -> None:
+    from risegrad.continual.runs import read_config
+    from risegrad.lab.experiments.run_cells import expand
+
+    cells = expand(load_experiment("turned-digits"), read_config)
+    methods = {(cell.row.method, cell.row.baseline) for cell in cells}
+    assert len(cells) == 63
+    assert len(methods) == 7
+    assert {name for name, baseline in methods if baseline} == {"FO (AdamW)", "FO (SGD)"}
+    for cell in cells:  # the same first task and clipping, and both rates as the sweep says
+        assert (cell.config["head"]["clip"], cell.config["adapter"]["clip"]) == (1.0, 1.0)
+        assert cell.config["model"]["base_epochs"] == 20
+        assert cell.config["head"]["lr"] == cell.config["adapter"]["lr"]
+        assert cell.row.swept == f"lr={cell.config['head']['lr']}"
