@@ -63,6 +63,18 @@ def summary_language(A: Matrix) -> Summary:
     return Summary(final_average(A), last_task(A), forgetting_max_last(A))
 
 
+def summary_domains(A: Matrix) -> Summary:
+    """Avg, Last and Fgt where all tasks share their classes (streams of domains).
+
+    Avg is ``final_average``, Last is ``last_task``, Fgt is ``forgetting_max_last``: as in language,
+    because no task adds answers that make the earlier ones harder.
+
+    >>> summary_domains([[90], [70, 80]])
+    Summary(avg=75.0, last=80.0, forgetting=20.0)
+    """
+    return summary_language(A)
+
+
 def average_incremental(union: Vector) -> float:
     """``mean_t union[t]``: the accuracy on everything seen so far, averaged over sessions.
 

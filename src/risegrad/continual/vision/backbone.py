@@ -1,4 +1,4 @@
-"""Frozen ViTs from timm: from the hub, from a local file, or made small and new."""
+"""Models of images: ViTs from timm, by the hub, a file or made new; or a small network."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from risegrad.common.declared_fields import (
 )
 from risegrad.common.optional_imports import need
 from risegrad.common.run_inputs import Hub, Local, Reading
+from risegrad.continual.vision.small_network import MLP, SmallNetwork, make_network
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class ViTSettings(Checked):
     """Which ViT, where its weights come from, and the adapters that hosts put beside its blocks."""
 
     name: str = "vit_base_patch16_224.augreg_in21k"
-    """Any ViT that timm knows."""
+    """Any ViT that timm knows; or "mlp", linear layers over the gray values of small images, of
+    ``width`` 128 and ``depth`` 2 unless given, always new."""
     weights: str = ""
     """A local state dict (.safetensors, or .pt/.pth read with weights_only); empty: timm's hub."""
     pretrained: bool = True
@@ -53,6 +55,11 @@ class ViTSettings(Checked):
         super().__post_init__()
         if self.weights and not self.pretrained:
             raise ValueError("pretrained must be true where weights are given, got false")
+        if self.name == MLP and (self.pretrained or self.heads or self.patch):
+            raise ValueError(
+                'pretrained must be false and heads and patch 0 with name "mlp", got '
+                f"pretrained={self.pretrained}, heads={self.heads}, patch={self.patch}"
+            )
 
 
 def weights_of(settings: ViTSettings) -> dict[str, Reading]:
@@ -72,6 +79,9 @@ SHAPE_OPTIONS = {
 
 def load_backbone(settings: ViTSettings, image_size: int, seed: int = 0) -> nn.Module:
     """The ViT without its head, frozen, in evaluation mode, for square images of ``image_size``."""
+    if settings.name == MLP:
+        network = make_network(image_size, settings.width, settings.depth, seed)
+        return network.eval().requires_grad_(False)
     options: dict[str, Any] = {
         option: getattr(settings, field)
         for field, option in SHAPE_OPTIONS.items()
@@ -167,6 +177,9 @@ def features(vit: Any, images: Tensor, adapters: nn.ModuleList | None = None) ->
     Beside a pre-norm block, with ``h`` the sum after attention: ``h + MLP(LN h) + adapter(h)``, so
     the adapter sees ``h`` as it is, not normalized. The ViT itself is not changed by this.
     """
+    if isinstance(vit, SmallNetwork):
+        found: Tensor = vit(images)
+        return found
     x = vit.norm_pre(vit.patch_drop(vit._pos_embed(vit.patch_embed(images))))
     if adapters is None:
         x = vit.blocks(x)

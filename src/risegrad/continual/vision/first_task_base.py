@@ -1,4 +1,4 @@
-"""A base for streams without pretrained weights: the whole ViT learns the first task's classes."""
+"""A base for streams without pretrained weights: the whole ViT learns the first task."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def train_base(
     loop: Loop,
     devices: Devices,
     seed: int,
-) -> None:
-    """AdamW on all of the ViT with a linear head that is dropped; frozen again afterwards.
+) -> Head:
+    """AdamW on all of the ViT with a linear head, which is returned; frozen again afterwards.
 
     Every process of a run does all of it alone: it is short, and they end with the same weights.
     """
@@ -47,4 +47,5 @@ def train_base(
                 logits = head(features(vit, batch.inputs))
                 cross_entropy(logits, batch.labels).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
-    vit.requires_grad_(False).eval()
+    both.requires_grad_(False).eval()
+    return head

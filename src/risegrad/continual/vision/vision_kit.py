@@ -17,6 +17,7 @@ from risegrad.continual.training_budget import TrainingBudget
 from risegrad.continual.update_rules import Rule
 from risegrad.continual.vision.adapters import make_adapters
 from risegrad.continual.vision.backbone import ViTSettings, feature_width, features
+from risegrad.continual.vision.classifier_heads import Head
 from risegrad.continual.vision.image_batches import PlainImages
 from risegrad.continual.vision.streams import ImageSplit
 
@@ -34,6 +35,8 @@ class Kit:
     loop: Loop
     devices: Devices
     seed: int
+    base_head: Head | None = None
+    """The head with which the first task was taught before the stream, where it was."""
     extract: Callable[[Tensor, nn.ModuleList | None], Tensor] = field(init=False)
     _kept: dict[tuple[str, int, str], tuple[Tensor, Tensor]] = field(
         default_factory=dict, init=False

@@ -39,6 +39,7 @@ from risegrad.continual.vision.backbone import (
 from risegrad.continual.vision.first_task_base import train_base
 from risegrad.continual.vision.hosts import HOSTS
 from risegrad.continual.vision.hosts.vision_host import VisionHost
+from risegrad.continual.vision.small_network import DEPTH, MLP, WIDTH
 from risegrad.continual.vision.streams import NAMED, ImageStreamSettings, build_stream
 from risegrad.continual.vision.streams.image_stream_build import images_of, open_source
 from risegrad.continual.vision.vision_kit import Kit
@@ -59,7 +60,9 @@ SHAPES |= {"huge": (1280, 32), "giant": (1536, 40)}
 def needs(settings: VisionRun, known: Known) -> dict[str, Any]:
     """``missing``: a sentence each, with the way to get it; ``bytes`` of its checkpoints."""
     missing = once(known, _data, settings.stream) + once(known, _weights, settings.model)
-    return {"missing": missing, "bytes": checkpoint_bytes(_trained(settings.model))}
+    whole = HOSTS[settings.host.name].shares_classes
+    size = _whole(settings) if whole else _trained(settings.model)
+    return {"missing": missing, "bytes": checkpoint_bytes(size)}
 
 
 def _data(stream: ImageStreamSettings) -> list[str]:
@@ -104,6 +107,8 @@ def _on_hub(name: str) -> list[str]:
 
 
 def _weights(model: ViTSettings) -> list[str]:
+    if model.name == MLP:
+        return []
     if lacking := missing_extras(["timm"], "vision", "ViTs"):
         return lacking
     path = Path(model.weights).expanduser()
@@ -115,10 +120,25 @@ def _weights(model: ViTSettings) -> list[str]:
     return [f"model.name {model.name!r} is {why}; {weights_wanted(model)}"] if why else []
 
 
+def _whole(settings: VisionRun) -> int:
+    """About: all weights, in blocks of four squares for attention and eight for what follows."""
+    model, pixels = settings.model, settings.stream.image_size**2
+    if model.name == MLP:
+        width, depth = model.width or WIDTH, model.depth or DEPTH
+        return width * (pixels + (depth - 1) * width)
+    width, depth = _shape(model)
+    return 12 * width**2 * depth
+
+
+def _shape(model: ViTSettings) -> tuple[int, int]:
+    width, depth = next((s for word, s in SHAPES.items() if word in model.name), SHAPES["base"])
+    return model.width or width, model.depth or depth
+
+
 def _trained(model: ViTSettings) -> int:
     """About: the adapters of one session."""
-    width, depth = next((s for word, s in SHAPES.items() if word in model.name), SHAPES["base"])
-    return 2 * (model.width or width) * model.adapter_width * (model.depth or depth)
+    width, depth = _shape(model)
+    return 2 * width * model.adapter_width * depth
 
 
 @dataclass(frozen=True)
@@ -152,7 +172,31 @@ def read_config(plain: Mapping[str, Any]) -> VisionRun:
         stream = as_plain(NAMED[name]) | stream
     elif "source" not in stream:
         check_choice("stream.name", name, NAMED)
-    return read_run(VisionRun, {**plain, "stream": stream}, HOSTS)
+    settings = read_run(VisionRun, {**plain, "stream": stream}, HOSTS)
+    _check_fit(settings, HOSTS[settings.host.name])
+    return settings
+
+
+def _check_fit(settings: VisionRun, host: type[VisionHost]) -> None:
+    """Refuse a host that the model or the stream has nothing for."""
+    if host.has_adapters and settings.model.name == MLP:
+        raise ValueError(
+            f"host {host.name!r} puts adapters beside the blocks of a ViT, and model.name 'mlp' "
+            "has no blocks"
+        )
+    kind = settings.stream.kind
+    if (kind == "domains") == host.shares_classes:
+        return
+    if kind == "domains":
+        fitting = ", ".join(name for name, other in HOSTS.items() if other.shares_classes)
+        raise ValueError(
+            f"host {host.name!r} adds new classes in every session, and with stream.kind 'domains' "
+            f"all sessions have the same: host.name must be one of {fitting}"
+        )
+    raise ValueError(
+        f"host {host.name!r} has one head for the classes that all sessions share: stream.kind "
+        f"must be 'domains', got {kind!r}"
+    )
 
 
 def estimate(settings: VisionRun) -> dict[str, Any]:
@@ -171,15 +215,24 @@ def perform(settings: VisionRun, folder: Path, report: Report) -> dict[str, Any]
     host = make_host(settings, devices)
     stream = host.kit.stream
     history = learn_stream(host, len(stream), settings, devices, folder, report)
-    return result(stream, history, host.main_score, metrics.summary_vision)
+    domains = settings.stream.kind == "domains"
+    summarize = _summary_domains if domains else metrics.summary_vision
+    return result(stream, history, host.main_score, summarize)
+
+
+def _summary_domains(A: list[list[float]], union: list[float]) -> metrics.Summary:
+    return metrics.summary_domains(A)
 
 
 def make_host(settings: VisionRun, devices: Devices) -> VisionHost:
     """The host with its stream, its backbone and everything else that the settings describe."""
     stream = build_stream(settings.stream)
     vit = load_backbone(settings.model, settings.stream.image_size, settings.seed)
+    base_head = None
     if settings.model.base_epochs:
-        train_base(vit, stream[0], settings.model, settings.loop, devices, settings.seed)
+        base_head = train_base(
+            vit, stream[0], settings.model, settings.loop, devices, settings.seed
+        )
     kit = Kit(
         stream=stream,
         vit=vit,
@@ -190,5 +243,6 @@ def make_host(settings: VisionRun, devices: Devices) -> VisionHost:
         loop=settings.loop,
         devices=devices,
         seed=settings.seed,
+        base_head=base_head,
     )
     return HOSTS[settings.host.name](kit, settings.host)

@@ -10,6 +10,7 @@ from typing import Any
 
 from risegrad.common.settings import override, read, unknown
 from risegrad.lab.experiments.experiment_library import locate
+from risegrad.lab.experiments.sweeps import check_sweep, check_values
 from risegrad.lab.records.record import PaperCell
 from risegrad.lab.records.record_reader import short
 
@@ -54,15 +55,14 @@ class RowTable(Sections):
     why: str = ""
     """The reason, where it trains otherwise than the rows that it is compared with."""
     vary: Table = field(default_factory=dict)
+    sweep: Table | None = None
+    """In place of the file's; an empty one for a row that is not swept."""
 
     def __post_init__(self) -> None:
         if not self.label.strip():
             raise ValueError("label must not be blank")
-        for place, values in self.vary.items():
-            if place.split(".")[0] not in SECTIONS:
-                raise ValueError(f"vary.{place}: {unknown(place.split('.')[0], SECTIONS)}")
-            if not isinstance(values, list) or not values:
-                raise ValueError(f"vary.{place} must be a list of values, got {values!r}")
+        check_values("vary", self.vary, SECTIONS)
+        check_sweep(self.sweep or {}, SECTIONS)
 
     @property
     def variants(self) -> int:
@@ -79,9 +79,12 @@ class File(Sections):
     description: str = ""
     domain: str
     seeds: tuple[int, ...] = (0,)
+    sweep: Table = field(default_factory=dict)
+    """Of every row that has none of its own."""
     rows: tuple[RowTable, ...]
 
     def __post_init__(self) -> None:
+        check_sweep(self.sweep, SECTIONS)
         # The name becomes a folder: what it may be is decided here and nowhere else.
         if not NAME.fullmatch(self.name) or ".." in self.name:
             raise ValueError(
@@ -98,15 +101,25 @@ class File(Sections):
         self._check_baselines()
 
     def _check_baselines(self) -> None:
-        """Differences refer to the one baseline of a section; of two, neither would be it."""
+        """Differences refer to the one baseline of a section; of two, neither would be it.
+
+        Swept ones are read at equal learning, where several together are one reference.
+        """
         for section in {row.section for row in self.rows}:
             rows = [row for row in self.rows if row.section == section and row.baseline]
-            if sum(row.variants for row in rows) > 1:
+            swept = sum(bool(self.sweep_of(row)) for row in rows)
+            if 0 < swept < len(rows):
+                raise ValueError(f"section {section!r}: all of its baselines must be swept or none")
+            if not swept and sum(row.variants for row in rows) > 1:
                 labels = ", ".join(repr(row.label) for row in rows)
                 raise ValueError(
                     f"section {section!r} must have at most one baseline, got {labels}"
                     + " and what it varies" * (len(rows) == 1)
                 )
+
+    def sweep_of(self, row: RowTable) -> Table:
+        """The row's own sweep, or the file's."""
+        return self.sweep if row.sweep is None else row.sweep
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from risegrad.common.settings import (
 from risegrad.lab.experiments.experiment_file import LARGEST_GRID, Experiment, RowTable, Table
 from risegrad.lab.experiments.machine_paths import absolute, public
 from risegrad.lab.experiments.setting_layers import Layers, ReadConfig, check_use, unused_by
+from risegrad.lab.experiments.sweeps import TOGETHER, points
 from risegrad.lab.records.record import TableRow
 from risegrad.pages.page_text import visible
 
@@ -63,8 +64,9 @@ class RunCell:
         return Path(self.experiment) / name
 
     def row_plain(self) -> Table:
-        """The row as a record keeps it."""
-        return {**as_plain(self.row), "order": self.order}
+        """The row as a record keeps it; of a sweep it speaks only where there is one."""
+        plain = {**as_plain(self.row), "order": self.order}
+        return plain if self.row.method else without(plain, ("method", "swept"))
 
     @property
     def title(self) -> str:
@@ -126,32 +128,50 @@ def _rows(experiment: Experiment) -> list[tuple[TableRow, Layers]]:
 
 
 def _variants(experiment: Experiment, table: RowTable) -> Iterator[tuple[TableRow, Layers]]:
-    """The row, once for every combination of what it varies."""
-    shared = {"domain": experiment.domain} | experiment.given()
+    """The row, once for every combination of what it varies and every point of its sweep."""
     for values in itertools.product(*table.vary.values()):
-        own, varied = table.given(), dict(zip(table.vary, values, strict=True))
-        overrides: Table = {}
-        try:
-            for place, value in varied.items():
-                own = place_value(own, place, value)
-            for assignment in experiment.overrides:
-                overrides = override(overrides, assignment)
-            layers = Layers(shared, own, overrides)
-            label = _label(table.label, layers.merged(), varied)
-        except ValueError as error:
-            raise ValueError(f"{experiment.name}: row {table.label!r}: {error}") from error
-        yield TableRow(label, table.section, table.paper, table.baseline, why=table.why), layers
+        varied = dict(zip(table.vary, values, strict=True))
+        for named, places in points(experiment.sweep_of(table)):
+            try:
+                layers = _layers(experiment, table, varied | places)
+                method = _label(table.label, layers.merged(), varied, named)
+                label = _label(table.label, layers.merged(), varied | named)
+            except ValueError as error:
+                raise ValueError(f"{experiment.name}: row {table.label!r}: {error}") from error
+            row = TableRow(label, table.section, table.paper, table.baseline, why=table.why)
+            swept = ", ".join(_settings(named))
+            yield replace(row, method=method, swept=swept) if named else row, layers
+
+
+def _layers(experiment: Experiment, table: RowTable, places: Table) -> Layers:
+    own, overrides = table.given(), Table()
+    for place, value in places.items():
+        own = place_value(own, place, value)
+    for assignment in experiment.overrides:
+        overrides = override(overrides, assignment)
+    return Layers({"domain": experiment.domain} | experiment.given(), own, overrides)
 
 
 PLACEHOLDER = re.compile(r"\{([a-z_]+(?:\.[a-z0-9_]+)+)\}")
 
 
-def _label(label: str, plain: Table, varied: Table) -> str:
-    """The label with ``{rule.q}`` filled in; what varies and is not in it is added to it."""
-    shown = set(PLACEHOLDER.findall(label))
-    rest = [f"{p.split('.')[-1]}={_text(v)}" for p, v in varied.items() if p not in shown]
+def _label(label: str, plain: Table, varied: Table, swept: Table | None = None) -> str:
+    """The label with ``{rule.q}`` filled in; what varies and is not in it is added to it.
+
+    What is ``swept`` differs within the method that is named, so it cannot stand in a label.
+    """
+    shown = PLACEHOLDER.findall(label)
+    for key in swept or {}:
+        if inside := [place for place in TOGETHER.get(key, (key,)) if place in shown]:
+            raise ValueError(f"the label's {{{inside[0]}}} is swept: it is added to it anyway")
+    rest = list(_settings({place: v for place, v in varied.items() if place not in shown}))
     filled = PLACEHOLDER.sub(lambda match: _text(_look(plain, match[1])), label)
     return f"{filled} ({', '.join(rest)})" if rest else filled
+
+
+def _settings(varied: Table) -> Iterator[str]:
+    """Short: ``lr=0.001``."""
+    return (f"{place.split('.')[-1]}={_text(value)}" for place, value in varied.items())
 
 
 def _look(plain: Table, place: str) -> Any:
@@ -173,11 +193,11 @@ def choose(cells: list[RunCell], only: Sequence[str]) -> list[RunCell]:
         return cells
     for word in only:
         if not any(_matches(cell, word) for cell in cells):
-            names = [name for cell in cells for name in (cell.row.section, cell.row.label) if name]
+            names = [n for c in cells for n in (c.row.section, c.row.method, c.row.label) if n]
             raise ValueError(f"--only {word!r}: {unknown(word, dict.fromkeys(names))}")
     return [cell for cell in cells if any(_matches(cell, word) for word in only)]
 
 
 def _matches(cell: RunCell, word: str) -> bool:
-    named = word in (cell.row.label, cell.row.section)
+    named = word in (cell.row.label, cell.row.section, cell.row.method)
     return named or (len(word) >= 4 and cell.id.startswith(word))

@@ -56,6 +56,10 @@ class TableRow:
     """the row's place in its experiment file"""
     why: str = ""
     """the reason, where the row trains otherwise than the others; may be empty"""
+    method: str = ""
+    """of a [sweep](lab.md#sweeps): what all its settings are called together"""
+    swept: str = ""
+    """of a sweep: the run's own setting, such as `lr=0.001`"""
 
 
 @dataclass(frozen=True)

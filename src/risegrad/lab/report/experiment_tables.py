@@ -11,6 +11,7 @@ from risegrad.lab.report.paired_differences import Difference
 from risegrad.lab.report.paper_tables import METRICS, PaperFigure
 from risegrad.lab.report.report_text import interval_text, mean_text, spread_text
 from risegrad.lab.report.result_rows import ReportedExperiment, ResultRow
+from risegrad.lab.report.row_points import learned_nothing
 from risegrad.pages.page_tables import Column, Line, Section, Table, TableCell, by_section, ranked
 from risegrad.pages.page_text import number, plural, signed
 
@@ -37,7 +38,7 @@ def results(experiment: ReportedExperiment) -> Table:
     lines = (
         (
             row.section,
-            Line(row.label, (*_metrics(row, shown), _seeds(row)), "baseline" * row.baseline),
+            _result(row, shown),
         )
         for row in experiment.rows
     )
@@ -50,6 +51,13 @@ def results(experiment: ReportedExperiment) -> Table:
             tuple(_apart(experiment)),
         )
     )
+
+
+def _result(row: ResultRow, shown: Sequence[Metric]) -> Line:
+    """Who learned nothing keeps everything: said beside the row, and never best of a column."""
+    idle = learned_nothing(row)
+    note = ", ".join(["baseline"] * row.baseline + ["learned nothing"] * idle)
+    return Line(row.label, (*_metrics(row, shown), _seeds(row)), note, compared=not idle)
 
 
 def _apart(experiment: ReportedExperiment) -> Iterator[str]:

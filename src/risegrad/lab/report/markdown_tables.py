@@ -28,13 +28,18 @@ def markdown(report: Report) -> str:
 
 def _chapter(chapter: Chapter) -> Iterator[str]:
     yield from [f"## Experiment {safe(chapter.experiment.name)}", ""]
-    yield from _table(chapter.results)
+    tables = chapter.tables()
+    first = tables.index(chapter.results) + 1
+    if chapter.frontiers:
+        yield from [safe(chapter.headline), ""]
+    for table in tables[:first]:
+        yield from _table(table)
     for finding in chapter.findings if chapter.differences else ():
         yield from [f"**{safe(finding.heading)}**", ""]
         yield from [f"- Row {safe(sentence)}" for sentence in finding.sentences] or ["- none"]
         yield ""
     yield from [safe(chapter.caveat), ""]
-    for table in chapter.tables()[1:]:
+    for table in tables[first:]:
         yield from _table(table)
 
 

@@ -25,6 +25,8 @@ class Method:
 
     def setting(self, row: ResultRow) -> str:
         """The knobs that differ within the method, short: "lr 0.001, q 4"."""
+        if row.runs[0].row.method:
+            return row.runs[0].row.swept.replace("=", " ")
         table = {id(r): _knobs(r) for r in self.rows}
         differing = [i for i in range(len(KNOBS)) if len({t[i] for t in table.values()}) > 1]
         shown = (f"{KNOBS[i][-1]} {table[id(row)][i]:g}" for i in differing)
@@ -32,11 +34,18 @@ class Method:
 
 
 def methods(experiment: ReportedExperiment) -> list[Method]:
-    """In the order of their first rows; names are different from each other."""
+    """In the order of their first rows; names are different from each other.
+
+    What a file sweeps says itself which rows are one method; of other rows the settings tell.
+    """
     groups: dict[str, list[ResultRow]] = defaultdict(list)
+    named: dict[tuple[str, str], list[ResultRow]] = defaultdict(list)
     for row in experiment.rows:
-        groups[_kind(row)].append(row)
-    found: list[Method] = []
+        if method := row.runs[0].row.method:
+            named[row.section, method].append(row)
+        else:
+            groups[_kind(row)].append(row)
+    found = [Method(name, tuple(rows)) for (_, name), rows in named.items()]
     for rows in groups.values():
         ordered = sorted(rows, key=_knobs)
         swept = len({_knobs(row) for row in rows}) == len(rows) > 1

@@ -23,6 +23,11 @@ def _chapter(chapter: Chapter) -> dict[str, Any]:
     return {
         "name": chapter.experiment.name,
         "rows": [_row(row) for row in chapter.experiment.rows],
+        "equal_learning": [
+            asdict(found) | {"verdict": found.verdict}
+            for frontier in chapter.frontiers
+            for found in frontier.found.comparisons
+        ],
         "differences": [_difference(found) for found in chapter.differences],
     }
 

@@ -9,8 +9,7 @@ from risegrad.lab.experiments.experiment_library import titles
 from risegrad.lab.report.accuracy_matrices import matrix_figure
 from risegrad.lab.report.metric_names import KNOWN
 from risegrad.lab.report.report_figures import frontier_figure, stream_figure, sweep_figures
-from risegrad.lab.report.report_findings import headline
-from risegrad.lab.report.report_methods import Method, methods
+from risegrad.lab.report.report_methods import Method
 from risegrad.lab.report.report_numbers import numbers
 from risegrad.lab.report.report_parts import PAPER_CAUTION, Chapter, Report
 from risegrad.lab.report.run_provenance import notes, run_table, summary_line
@@ -51,7 +50,7 @@ def page(report: Report) -> str:
 
 def report_page(report: Report) -> Page:
     """Every experiment's first screen, then the paper's layout, then everything folded away."""
-    grouped = [methods(chapter.experiment) for chapter in report.chapters]
+    grouped = [list(chapter.methods) for chapter in report.chapters]
     palette = Palette(method.name for found in grouped for method in found)
     chapters = list(zip(report.chapters, grouped, strict=True))
     alone = len(chapters) == 1
@@ -77,14 +76,12 @@ def _title(chapter: Chapter) -> str:
 
 
 def _first(chapter: Chapter, found: list[Method], palette: Palette, alone: bool) -> Part:
-    """What a reader sees first.
-
-    ``headline`` is the slot for one sentence; at equal learning, the frontier has a better one.
-    """
+    """What a reader sees first: a sentence, the figure, the methods at equal learning."""
     figure = frontier_figure(chapter.experiment, found, palette)
     blocks: list[Block | None] = [
         figure,
         _spelled(chapter),
+        chapter.equal,
         chapter.results,
         Paragraph(summary_line(chapter.experiment), "note"),
     ]
@@ -92,7 +89,7 @@ def _first(chapter: Chapter, found: list[Method], palette: Palette, alone: bool)
         "" if alone else _title(chapter),
         tuple(block for block in blocks if block),
         QUESTION,
-        headline(chapter.differences),
+        chapter.headline,
     )
 
 

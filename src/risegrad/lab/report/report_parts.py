@@ -16,8 +16,11 @@ from risegrad.lab.report.experiment_tables import (
 )
 from risegrad.lab.report.paired_differences import Difference, differences
 from risegrad.lab.report.paper_layout import paper_layouts
-from risegrad.lab.report.report_findings import Finding, caveat, findings
-from risegrad.lab.report.report_methods import sweeps
+from risegrad.lab.report.report_findings import Finding, caveat, findings, headline
+from risegrad.lab.report.report_frontier import SectionFrontier, equal_table, frontiers
+from risegrad.lab.report.report_frontier import headline as equal_headline
+from risegrad.lab.report.report_methods import Method, sweeps
+from risegrad.lab.report.report_methods import methods as methods_of
 from risegrad.lab.report.result_rows import ReportedExperiment, gather
 from risegrad.lab.report.side_scores import score_table
 from risegrad.pages.page_tables import Table
@@ -33,6 +36,12 @@ class Chapter:
     """One experiment."""
 
     experiment: ReportedExperiment
+    methods: tuple[Method, ...]
+    """its rows, those of one sweep together"""
+    frontiers: tuple[SectionFrontier, ...]
+    """where methods were swept"""
+    equal: Table | None
+    """the methods at equal learning"""
     results: Table
     scores: Table | None
     """all scores side by side, where there are several"""
@@ -45,9 +54,14 @@ class Chapter:
     more: tuple[Table, ...]
     """sweeps over q and other metrics, as far as there are any"""
 
+    @property
+    def headline(self) -> str:
+        """The finding in a sentence: at equal learning where that can be said."""
+        return equal_headline(self.frontiers) or headline(self.differences)
+
     def tables(self) -> list[Table]:
         """All of them, in the order of the page."""
-        given = (self.results, self.scores, self.compared, self.costs, *self.more)
+        given = (self.equal, self.results, self.scores, self.compared, self.costs, *self.more)
         return [table for table in given if table]
 
 
@@ -87,8 +101,13 @@ def _chapter(experiment: ReportedExperiment) -> Chapter:
         *(query_sweep(rows, of) for of, rows in sweeps(experiment)),
         other_metrics(experiment),
     ]
+    methods = tuple(methods_of(experiment))
+    swept = tuple(frontiers(methods))
     return Chapter(
         experiment,
+        methods,
+        swept,
+        equal_table(experiment.name, swept),
         results(experiment),
         score_table(experiment),
         found,

@@ -25,6 +25,10 @@ def _chapter(chapter: Chapter) -> Iterator[str]:
         yield visible(f"{finding.heading}:")
         yield from (f"  {visible(sentence)}" for sentence in finding.sentences or ("none",))
     yield ""
+    if chapter.equal:  # last, where a terminal stops
+        yield from (visible(chapter.equal.caption), *plain_table(chapter.equal))
+        yield from map(visible, chapter.equal.notes)
+        yield from ("", visible(chapter.headline), "")
 
 
 def plain_table(table: Table) -> list[str]:

@@ -69,6 +69,7 @@ def test_the_streams_of_the_paper_have_names():
         "imagenet-r-inc10": (0, 10),
         "domainnet-inc69": (0, 69),
         "digits": (4, 2),
+        "turned-digits": (0, 10),
     }
     assert list(DESCRIPTIONS) == list(NAMED)
     for name, settings in NAMED.items():

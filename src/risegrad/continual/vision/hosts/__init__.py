@@ -3,6 +3,7 @@
 from risegrad.continual.vision.hosts.adapter_classifier import AdapterClassifier
 from risegrad.continual.vision.hosts.aper import Aper
 from risegrad.continual.vision.hosts.ease import Ease
+from risegrad.continual.vision.hosts.fine_tune import FineTune
 from risegrad.continual.vision.hosts.learnable_classifier import LearnableClassifier
 from risegrad.continual.vision.hosts.simple_cil import SimpleCIL
 from risegrad.continual.vision.hosts.vision_host import VisionHost
@@ -16,5 +17,6 @@ _ALL: tuple[type[VisionHost], ...] = (
     ZoFc,
     ZoFcRise,
     SimpleCIL,
+    FineTune,
 )
 HOSTS: dict[str, type[VisionHost]] = {host.name: host for host in _ALL}

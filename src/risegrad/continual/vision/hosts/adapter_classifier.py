@@ -33,6 +33,7 @@ class AdapterClassifier(VisionHost):
 
     name = "adapter-classifier"
     summary = "one set of adapters and a cosine head, trained in every session"
+    has_adapters = True
     Settings = AdapterSettings
 
     def __init__(self, kit: Kit, settings: AdapterSettings) -> None:

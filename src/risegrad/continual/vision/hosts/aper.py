@@ -28,6 +28,7 @@ class Aper(VisionHost):
     name = "aper"
     summary = "adapters trained in the first session, then class means of both views"
     trains = "first"
+    has_adapters = True
     Settings = AdapterSettings
 
     def __init__(self, kit: Kit, settings: AdapterSettings) -> None:

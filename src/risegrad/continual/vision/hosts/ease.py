@@ -37,6 +37,7 @@ class Ease(VisionHost):
 
     name = "ease"
     summary = "new adapters per task, class means in all subspaces, reweighted"
+    has_adapters = True
     keeps_parameters = False
     Settings = EaseSettings
 

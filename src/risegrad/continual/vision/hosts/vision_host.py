@@ -26,12 +26,19 @@ class VisionHostSettings(Checked):
 
 
 class VisionHost(Host):
-    """A frozen ViT with something beside it. ``Settings`` are the host's own, a dataclass."""
+    """A model of images, in most hosts a frozen ViT with something beside it.
+
+    ``Settings`` are the host's own, a dataclass.
+    """
 
     summary: ClassVar[str]
     Settings: ClassVar[type[VisionHostSettings]] = VisionHostSettings
     cached: ClassVar[bool] = False
     """Whether training sees features that were computed once."""
+    has_adapters: ClassVar[bool] = False
+    """Whether it puts adapters beside the blocks of the ViT, so that there must be blocks."""
+    shares_classes: ClassVar[bool] = False
+    """Whether all tasks have the same classes (a stream of domains); else each has new ones."""
 
     def __init__(self, kit: Kit, settings: Any) -> None:
         self.kit, self.settings = kit, settings

@@ -1,4 +1,4 @@
-"""Class-incremental streams of images: sources, class orders, sessions, views."""
+"""Streams of images: sources, class orders, domains, sessions, views."""
 
 from risegrad.continual.vision.streams.class_order import class_order, sessions
 from risegrad.continual.vision.streams.image_split import ImageSplit

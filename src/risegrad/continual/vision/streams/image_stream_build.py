@@ -18,18 +18,23 @@ from risegrad.continual.example_picks import Indices, chosen, share
 from risegrad.continual.stream import Stream, Task
 from risegrad.continual.vision.streams.array_sources import cifar100, digits, npz
 from risegrad.continual.vision.streams.class_order import class_order, sessions
+from risegrad.continual.vision.streams.domain_variants import (
+    Change,
+    ChangedImages,
+    domain_change,
+)
 from risegrad.continual.vision.streams.image_files import DOMAINS, domainnet, folder
 from risegrad.continual.vision.streams.image_hub import hub
 from risegrad.continual.vision.streams.image_picks import by_class
 from risegrad.continual.vision.streams.image_split import ImageSplit
-from risegrad.continual.vision.streams.image_stream_settings import ImageStreamSettings
+from risegrad.continual.vision.streams.image_stream_settings import VARIANTS, ImageStreamSettings
 from risegrad.continual.vision.streams.image_views import View
 from risegrad.continual.vision.streams.images import BrokenImage, Images, ImageSource
 from risegrad.continual.vision.streams.named_streams import departures
 
 
 def build_stream(settings: ImageStreamSettings) -> Stream[ImageSplit]:
-    """The class-incremental stream that the settings describe.
+    """The stream that the settings describe: of classes, or of domains.
 
     >>> stream = build_stream(ImageStreamSettings(source="digits", increment=5))
     >>> [task.classes for task in stream]
@@ -37,35 +42,76 @@ def build_stream(settings: ImageStreamSettings) -> Stream[ImageSplit]:
     """
     source = open_source(settings)
     order = _order(settings, len(source.train.class_names))
-    cuts = sessions(len(order), settings.base, settings.increment)
     parts = _parts(settings, source, order)
     names = [source.train.class_names[number] for number in order]
-    view = View(
+    makers = {"classes": _by_classes, "domains": _by_domains}
+    tasks, size_notes = makers[settings.kind](settings, source, parts, names)
+    _check_tested(tasks)
+    notes = (
+        *departures(settings),
+        *source.notes,
+        *size_notes,
+        *parts.notes,
+        *untested(zip(names, map(len, parts.test), strict=True)),
+    )
+    return Stream(settings.name, tasks, notes)
+
+
+Tasks = tuple[tuple[Task[ImageSplit], ...], tuple[str, ...]]
+"""Tasks, and what a reader should know of their sizes."""
+
+
+def _by_classes(
+    settings: ImageStreamSettings, source: ImageSource, parts: _Parts, names: Sequence[str]
+) -> Tasks:
+    cuts = sessions(len(names), settings.base, settings.increment)
+    found = (
+        _task(f"session {number}", source, parts, names, cut, _view(settings))
+        for number, cut in enumerate(cuts)
+    )
+    return tuple(found), _note_sizes(cuts, settings.increment)
+
+
+def _by_domains(
+    settings: ImageStreamSettings, source: ImageSource, parts: _Parts, names: Sequence[str]
+) -> Tasks:
+    """The same images once for every domain; which are for training stays the same."""
+    setting, values = settings.domains
+    found = []
+    for value in values:
+        change = domain_change(setting, value, settings.split_seed)
+        changed = source if change is None else _changed(source, change)
+        name = f"{VARIANTS[setting]} {value}"
+        every = range(len(names))
+        found.append(_task(name, changed, parts, names, every, _view(settings)))
+    return tuple(found), ()
+
+
+def _changed(source: ImageSource, change: Change) -> ImageSource:
+    train, test = (ChangedImages(part, change) for part in (source.train, source.test))
+    return ImageSource(train, test)
+
+
+def _view(settings: ImageStreamSettings) -> View:
+    return View(
         settings.image_size,
         settings.augment,
         settings.test_view,
         settings.resize_ratio,
         settings.normalize,
     )
-    tasks = tuple(
-        Task(
-            name=f"session {number}",
-            classes=tuple(names[position] for position in cut),
-            train=_split(source.train, parts.train, cut, view),
-            validation=_split(source.train, parts.validation, cut, view),
-            test=_split(source.test, parts.test, cut, view),
-        )
-        for number, cut in enumerate(cuts)
+
+
+def _task(
+    name: str, source: ImageSource, parts: _Parts, names: Sequence[str], cut: range, view: View
+) -> Task[ImageSplit]:
+    return Task(
+        name=name,
+        classes=tuple(names[position] for position in cut),
+        train=_split(source.train, parts.train, cut, view),
+        validation=_split(source.train, parts.validation, cut, view),
+        test=_split(source.test, parts.test, cut, view),
     )
-    _check_tested(tasks)
-    notes = (
-        *departures(settings),
-        *source.notes,
-        *_note_sizes(cuts, settings.increment),
-        *parts.notes,
-        *untested(zip(names, map(len, parts.test), strict=True)),
-    )
-    return Stream(settings.name, tasks, notes)
 
 
 def open_source(settings: ImageStreamSettings) -> ImageSource:

@@ -1,4 +1,4 @@
-"""What makes a class-incremental stream of images: one frozen table of settings."""
+"""What makes a stream of images: one frozen table of settings."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from risegrad.common.declared_fields import (
 )
 from risegrad.common.settings import APART
 from risegrad.continual.vision.streams.class_order import PUBLISHED_SEED
+
+VARIANTS = {"turns": "turned", "permutations": "permuted", "noises": "noisy"}
+"""The settings that list the domains of a stream, and what their images are."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,17 @@ class ImageStreamSettings(Checked):
     test_fraction: Annotated[float, Limits(above=0, below=1)] = 0.2
     """The share of each class kept for testing where the source has no split of its own."""
 
+    kind: Literal["classes", "domains"] = "classes"
+    """"classes" (every session has new ones) or "domains" (every session has all of them, and its
+    images are those of one of ``turns``, ``permutations`` or ``noises``)."""
+    turns: tuple[Annotated[int, Limits(at_least=-360)], ...] = ()
+    """"domains" only: degrees by which images are turned, counter-clockwise; a session each."""
+    permutations: tuple[Count, ...] = ()
+    """"domains" only: seeds of the order of the pixels; 0 leaves them as they are."""
+    noises: tuple[Count, ...] = ()
+    """"domains" only: standard deviations of the noise, in gray levels of 255; by ``split_seed``.
+    """
+
     base: Count = 0
     """Classes of the first session; 0: as many as ``increment``."""
     increment: PositiveInt = 10
@@ -61,7 +75,8 @@ class ImageStreamSettings(Checked):
     validation: Share = 0.0
     """The share of the training images of each class set aside for validation."""
     split_seed: Seed32 = 0
-    """The seed of ``train_per_class``, ``test_per_class`` and ``validation``; of nothing else."""
+    """The seed of ``train_per_class``, ``test_per_class``, ``validation``, ``noises``; of nothing
+    else."""
 
     image_size: PositiveInt = 224
     """Height and width of the images that the model sees."""
@@ -92,6 +107,30 @@ class ImageStreamSettings(Checked):
             raise ValueError(
                 'given_order must list class ids if and only if class_order is "given", '
                 f'got class_order="{self.class_order}" and given_order={self.given_order}'
+            )
+        self._check_domains()
+
+    @property
+    def domains(self) -> tuple[str, tuple[int, ...]]:
+        """The setting that lists the domains, and what it lists; both empty without domains."""
+        given = [name for name in VARIANTS if getattr(self, name)]
+        return (given[0], getattr(self, given[0])) if given else ("", ())
+
+    def _check_domains(self) -> None:
+        given = [name for name in VARIANTS if getattr(self, name)]
+        if len(given) != (self.kind == "domains"):
+            raise ValueError(
+                "one of turns, permutations and noises must be given if and only if kind is "
+                f'"domains", got kind="{self.kind}" and {", ".join(given) or "none of them"}'
+            )
+        name, values = self.domains
+        if len(set(values)) < len(values):
+            raise ValueError(f"{name} must be different from each other, got {values}")
+        sizes = (self.base, self.increment)
+        if name and sizes != (0, ImageStreamSettings.increment):
+            raise ValueError(
+                "base and increment must be left out where every session has all classes "
+                f'(kind="domains"), got base={self.base} and increment={self.increment}'
             )
 
     def _check_types(self) -> None:

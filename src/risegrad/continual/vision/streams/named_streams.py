@@ -1,4 +1,4 @@
-"""Streams by name: those of the paper, and a small one for tests and demos."""
+"""Streams by name: those of the paper, and small ones for tests and demos."""
 
 from __future__ import annotations
 
@@ -30,6 +30,15 @@ NAMED: dict[str, ImageStreamSettings] = {
             augment="none",
             test_view="direct",
         ),
+        ImageStreamSettings(
+            name="turned-digits",
+            source="digits",
+            kind="domains",
+            turns=(0, 45, 90, 135),
+            image_size=8,
+            augment="none",
+            test_view="direct",
+        ),
     )
 }
 """The settings of every named stream."""
@@ -41,6 +50,7 @@ DESCRIPTIONS: dict[str, str] = {
     "imagenet-r-inc10": "ImageNet-R, 20 sessions of 10 classes",
     "domainnet-inc69": "DomainNet, six domains pooled, 5 sessions of 69 classes",
     "digits": "scikit-learn's digits, 4 sessions of 4, 2, 2 and 2 classes, no download",
+    "turned-digits": "scikit-learn's digits turned by 0, 45, 90 and 135 degrees, no download",
 }
 """One line for every named stream."""
 

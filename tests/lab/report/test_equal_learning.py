@@ -1,0 +1,107 @@
+"""The report at equal learning: the sentence, the table, and models that learned nothing."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.report import made_up
+from risegrad.lab.records.record import read_records, write_record
+from risegrad.lab.report.latex_tables import latex
+from risegrad.lab.report.markdown_tables import markdown
+from risegrad.lab.report.report_page import report_page
+from risegrad.lab.report.report_parts import Report, build
+from risegrad.lab.report.terminal_tables import plain
+
+NOISE = {0: -1.0, 1: 0.0, 2: 1.0}
+
+
+def swept(method: str, rate: float, seed: int, new: float, fgt: float, **row: Any) -> dict:
+    """A record of one point of a sweep, with these measures."""
+    content = made_up.record(f"{method} (lr={rate})", seed, experiment="turned")
+    content["row"] |= {"method": method, "swept": f"lr={rate}"} | row
+    content["config"]["adapter"] = {"lr": rate}
+    content["result"]["metrics"] |= {
+        "plasticity": new + NOISE[seed], "forgetting": fgt, "final_average": 50.0,
+    }  # fmt: skip
+    content["result"]["before"] = {"accuracy": [40.0] * 5}
+    return made_up.finished(content)
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Report:
+    """FO forgets (New - 60) points; the other one half of that; the idle one learned nothing."""
+    curves = {"FO": {0.1: (70, 10), 0.3: (90, 30)}, "gentle": {0.2: (70, 5), 0.4: (80, 10)}}
+    curves["idle"] = {0.5: (40, 0), 0.6: (40, 0)}
+    order = 0
+    for method, points in curves.items():
+        for rate, (new, fgt) in points.items():
+            for seed in NOISE:
+                row = {"baseline": method == "FO", "order": order}
+                content = swept(method, rate, seed, new, fgt, **row)
+                (tmp_path / f"{order}-{seed}").mkdir()
+                write_record(tmp_path / f"{order}-{seed}" / "record.json", content)
+            order += 1
+    records, problems = read_records([tmp_path])
+    assert not problems
+    return build(records)
+
+
+SENTENCE = "At equal learning (80.0 % on new tasks), gentle forgets 10.0 points, FO 20.0: 10.0 less"
+
+
+def test_the_sentence_is_the_headline_everywhere(report: Report) -> None:
+    (chapter,) = report.chapters
+    assert chapter.headline.startswith(SENTENCE)
+    first = report_page(report).parts[0]
+    assert SENTENCE in repr(first)
+    assert SENTENCE in plain(report)
+    assert "gentle forgets 10.0 points" in markdown(report)
+
+
+def test_the_table_has_every_method_and_says_it_in_words(report: Report) -> None:
+    table = report.chapters[0].equal
+    assert table is not None
+    lines = {line.label: line for section in table.sections for line in section.lines}
+    texts = [cell and cell.text for cell in lines["gentle"].cells]
+    assert [*texts[:4], texts[4]] == ["80.00", "10.00", "20.00", texts[3], "forgets less"]
+    assert lines["gentle"].cells[3].order == pytest.approx(-10)
+    assert lines["idle"].cells[4].text == "not compared: learned nothing"
+    assert "idle (lr=0.5)" in table.notes[0]
+    for text in (plain(report), markdown(report), latex(report)):
+        assert "forgets less" in text
+        assert "learned nothing" in text
+
+
+def test_who_learned_nothing_is_pale_and_never_best(report: Report) -> None:
+    (chapter,) = report.chapters
+    lines = {line.label: line for s in chapter.results.sections for line in s.lines}
+    idle = lines["idle (lr=0.5)"]
+    assert idle.note == "learned nothing"
+    assert {cell.rank for cell in idle.cells if cell} == {0}
+    place = [column.title for column in chapter.results.columns].index("Fgt")
+    assert lines["gentle (lr=0.2)"].cells[place].rank == 1
+
+
+def test_rows_of_a_sweep_are_one_method(report: Report) -> None:
+    (chapter,) = report.chapters
+    assert [(m.name, len(m.rows)) for m in chapter.methods] == [
+        ("FO", 2),
+        ("gentle", 2),
+        ("idle", 2),
+    ]
+    assert chapter.methods[0].setting(chapter.methods[0].rows[0]) == "lr 0.1"
+
+
+def test_the_worked_example_of_the_documentation_is_this_one(report: Report) -> None:
+    text = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text(encoding="utf-8")
+    (frontier,) = report.chapters[0].frontiers
+    assert f"> {SENTENCE}\n" in text
+    for curve in frontier.found.curves.values():
+        for setting in curve.settings[:1] if curve.name == "idle" else curve.settings:
+            rate = setting.name.partition("=")[2].rstrip(")")
+            line = f"| {curve.name} | {rate} | {setting.learned:g} | {setting.forgotten:g} |"
+            assert line in text
+    learned = {name: frontier.found.curves[name].learned_at(10)[1] for name in ("FO", "gentle")}
+    assert learned == pytest.approx({"FO": 70, "gentle": 80})
+    assert "At an equal Fgt of 10, *FO* learns 70 and *gentle* 80" in text
