@@ -10,7 +10,10 @@ from typing import Any
 
 from benchmarks.foresight_tables import agreement_table, diagnosis_table, draws_table, ends_table
 from benchmarks.keep import row_labels
+from risegrad.lab.frontier.equal_learning import EqualLearning
 from risegrad.lab.records.record import Record, read_records
+from risegrad.lab.report.report_frontier import VERDICTS
+from risegrad.lab.report.report_parts import build
 
 ROOT = Path(__file__).parents[1]
 
@@ -64,6 +67,30 @@ def experiment_table(name: str) -> str:
     return "\n".join(rows)
 
 
+def equal_learning_table(name: str) -> str:
+    """The finding of a swept experiment in a sentence, and a line for each method at equal New."""
+    records, problems = read_records([ROOT / "experiments/records" / name])
+    assert not problems, problems
+    (chapter,) = build(records).chapters
+    rows = [
+        "| method | compared at New | Fgt | Fgt of the reference | difference (95 % interval) | |",
+        "|---|---:|---:|---:|---:|---|",
+    ]
+    for section in chapter.frontiers:
+        rows += [_equal_line(compared) for compared in section.found.comparisons]
+    return "\n".join([chapter.headline, "", *rows])
+
+
+def _equal_line(found: EqualLearning) -> str:
+    words = VERDICTS[found.verdict]
+    mine, theirs, less = found.forgotten, found.of_reference, found.difference
+    if found.level is None or mine is None or theirs is None or less is None:
+        return f"| {found.method} | | | | | {words} |"
+    figures = f"{found.level:.1f} | {mine.mean:.1f} | {theirs.mean:.1f}"
+    ends = "" if less.low is None else f" ({less.low:+.1f} to {less.high:+.1f})"
+    return f"| {found.method} | {figures} | {less.mean:+.1f}{ends} | {words} |"
+
+
 def _metric(record: Record, key: str) -> float:
     value = record.result.metrics[key]
     assert value is not None, f"{record.path.name} has no {key}"
@@ -71,13 +98,14 @@ def _metric(record: Record, key: str) -> float:
 
 
 EXPERIMENTS = (
-    "digits", "digits-validation", "table1-cpu", "table3-cpu",
+    "turned-digits", "digits", "digits-validation", "table1-cpu", "table3-cpu",
     "language-short-cpu", "language-frontier-cpu", "language-ten-cpu",
 )  # fmt: skip
 LOCAL = ("vit", "t5")
 TABLES: dict[str, Callable[[], str]] = {
     "benchmarks": benchmark_table,
     "digits-frontier": digits_table,
+    "turned-digits-equal": partial(equal_learning_table, "turned-digits"),
     **{name: partial(experiment_table, name) for name in EXPERIMENTS},
     **{f"local-{name}": partial(agreement_table, name) for name in LOCAL},
     **{f"ends-{name}": partial(ends_table, name) for name in LOCAL},

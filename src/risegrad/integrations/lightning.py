@@ -61,10 +61,12 @@ class RememberCallback(MemoryInTraining, Callback):
         self._add(pl_module, trainer.train_dataloader)
 
     def state_dict(self) -> dict[str, Any]:
+        """The memory that shapes, so that a resumed run has the same."""
         used = None if self.handle is None else self.handle.shaper
         return {"memory": packed(used.memory)} if isinstance(used, Informed) else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take the memory of the run that is resumed."""
         if self.keep is not None:  # a ready memory stays: the optimizer's state tells whether it is
             self.memory = unpacked(state_dict) or self.memory
 

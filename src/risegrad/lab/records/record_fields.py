@@ -93,6 +93,7 @@ class ScoreRecord:
     or an empty list"""
 
     def at(self, t: int, i: int) -> float | None:
+        """On task ``i`` after session ``t``; None where it was not measured."""
         return self.matrix[t][i] if i < len(self.matrix[t]) else None
 
 
