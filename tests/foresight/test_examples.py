@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from continual.language.tiny_text import make_tokenizer, save_model, write_task
 from risegrad.curvature import ProductBudget
-from risegrad.foresight import diagnose
+from risegrad.foresight import Measurement, diagnose
 from risegrad.foresight.foresight_settings import DataSettings, SettingsPart, parse
 from risegrad.foresight.problem_builder import build, image_parts, text_parts
 
@@ -122,8 +122,8 @@ def test_a_language_model_end_to_end(tasks, tmp_path, kind):
         "warmup": {"steps": 2, "learning_rate": 0.01},
     })  # fmt: skip
     problem = build(settings)
-    found = diagnose(problem.model, problem.historical, problem.incoming,
-                     budget=ProductBudget(probes=8, adam_draws=1))  # fmt: skip
+    measurement = Measurement(budget=ProductBudget(probes=8, adam_draws=1))
+    found = diagnose(problem.model, problem.historical, problem.incoming, measurement=measurement)
     assert all("lora" in block.name for block in found.blocks)
     assert found.totals.fo.value > 0
 

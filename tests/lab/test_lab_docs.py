@@ -13,7 +13,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "lab.md").read_text(encoding="utf-8
 
 
 def test_the_experiment_on_the_page(tmp_path: Path) -> None:
-    (text,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    text, _sweep = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "x.toml").write_text(text)
     cells = expand(load_experiment(tmp_path / "x.toml"), read_config)
     labels = list(dict.fromkeys(cell.row.label for cell in cells))
