@@ -129,3 +129,9 @@ def test_cells_that_begin_with_a_number_sort_by_it() -> None:
     table = text_table("", ("a", "b"), [("x", "12% of 3"), ("y", "none"), ("z", "")])
     orders = [line.cells[0].order for line in table.sections[0].lines if line.cells[0]]
     assert orders == [12.0, None, None]
+
+
+def test_a_block_that_no_template_knows_is_refused() -> None:
+    """Left out without a word, charts once vanished from every page."""
+    with pytest.raises(TypeError, match=r"must be one of ChartFigure, .*got str"):
+        html(Page("title", (Part("", ("not a block",)),)))  # type: ignore[arg-type]

@@ -61,7 +61,7 @@ def _environment() -> Any:
         undefined=jinja2.StrictUndefined,
         finalize=_shown,
     )
-    found.filters["kind_of"] = lambda block: type(block).__name__
+    found.filters["kind_of"] = _kind_of
     found.filters["order"] = _order
     found.globals["MISSING"] = MISSING
     return found
@@ -95,3 +95,14 @@ def _policy(style: str, script: str) -> str:
         f"default-src 'none'; script-src {source(script)}; style-src {source(style)}; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
+
+
+KINDS = ("ChartFigure", "Table", "Paragraph", "ItemList", "Row", "Fold")
+"""The blocks that ``blocks.html`` knows, by the names it knows them by."""
+
+
+def _kind_of(block: object) -> str:
+    name = type(block).__name__
+    if name not in KINDS:  # the template would leave it out without a word
+        raise TypeError(f"a block of a page must be one of {', '.join(KINDS)}; got {name}")
+    return name
