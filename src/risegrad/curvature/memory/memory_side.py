@@ -6,21 +6,23 @@ layer, whatever its scale.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import torch
 from torch import Tensor
 
 from risegrad.common.checks import check_number
 
 
-class Side:
+class Side(ABC):
     """What a ``Factor`` and a ``Diagonal`` answer."""
 
     dim: int
 
     @property
+    @abstractmethod
     def trace(self) -> float:
         """The sum of the eigenvalues."""
-        raise NotImplementedError
 
     @property
     def mean(self) -> float:
@@ -32,28 +34,28 @@ class Side:
         """The memory that its tensors take."""
         return sum(t.numel() * t.element_size() for t in self.tensors().values())
 
+    @abstractmethod
     def filtered(self, x: Tensor, damping: float, power: float = -1.0) -> Tensor:
         """``(F/t + damping I)^power x`` for a matrix ``x`` with ``dim`` rows.
 
         A factor that is zero has no mean to divide by; it stays zero, so nothing is turned.
         """
-        raise NotImplementedError
 
     def filtered_right(self, x: Tensor, damping: float, power: float = -1.0) -> Tensor:
         """The same from the right: ``x (F/t + damping I)^power``."""
         return self.filtered(x.T, damping, power).T
 
+    @abstractmethod
     def product(self, x: Tensor) -> Tensor:
         """``F x`` for a matrix with ``dim`` rows; gradients flow through ``x``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def compressed(self, b: Tensor) -> Side:
         """``B' F B``: the factor as coordinates see it that move the layer through ``B``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def effective_dimension(self, damping: float) -> float:
         """How many directions are above the damping: ``tr F/t (F/t + damping)^-1``."""
-        raise NotImplementedError
 
     def filter_trace(self, damping: float) -> float:
         """``tr (F/t + damping I)^-1``."""
@@ -62,29 +64,29 @@ class Side:
         # tr F/t (F/t + rho)^-1 + rho tr (F/t + rho)^-1 = dim
         return (self.dim - self.effective_dimension(damping)) / damping
 
+    @abstractmethod
     def plus(self, other: Side, weight: float = 1.0) -> Side:
         """``self + weight * other``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def scaled(self, by: float) -> Side:
         """``by * self``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def truncated(self, rank: int) -> Side:
         """The ``rank`` largest eigenpairs, and one number for all other directions."""
-        raise NotImplementedError
 
+    @abstractmethod
     def rotated(self, generator: torch.Generator) -> Side:
         """The same spectrum in random directions: a control that knows nothing."""
-        raise NotImplementedError
 
+    @abstractmethod
     def to(self, device: torch.device | str | None, dtype: torch.dtype | None = None) -> Side:
         """A copy on another device, or in another dtype."""
-        raise NotImplementedError
 
+    @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
         """All that has to be kept of it, by name."""
-        raise NotImplementedError
 
     @property
     def like(self) -> Tensor:
