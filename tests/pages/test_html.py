@@ -65,6 +65,7 @@ def test_two_figures_of_one_name_are_two_charts_of_the_page() -> None:
 def test_the_library_is_bundled_once_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("RISEGRAD_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     made: list[str] = []
 
@@ -86,6 +87,7 @@ def test_a_cache_that_cannot_be_written_does_not_matter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "risegrad").write_text("a file where the folder should be")
+    monkeypatch.delenv("RISEGRAD_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
     class Converter:

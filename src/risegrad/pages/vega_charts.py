@@ -6,7 +6,6 @@ text each time, so that it is kept in the user's cache folder, by the version th
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
@@ -14,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from risegrad.common.atomic_files import write_text
+from risegrad.common.atomic_files import cache_folder, write_bytes, write_text
 from risegrad.common.optional_imports import need
 from risegrad.pages.page_blocks import ChartFigure
 from risegrad.pages.page_theme import config
@@ -29,16 +28,23 @@ SCALE = 2.0
 @cache
 def vega_script() -> str:
     """JavaScript that defines ``vegaEmbed`` and asks for nothing."""
-    kept = _cache_folder() / f"vega-{VEGA_LITE}-vl-convert-{version('vl-convert-python')}.js"
+    folder = cache_folder("pages")
+    if folder is None:
+        return _bundled()
+    kept = folder / f"vega-{VEGA_LITE}-vl-convert-{version('vl-convert-python')}.js"
     with suppress(OSError, UnicodeDecodeError):
         return kept.read_text(encoding="utf-8")
-    text: str = _converter().javascript_bundle(SNIPPET, vl_version=VEGA_LITE)
-    # "</script" would end the element that carries it; inside a string, "<\/" is the same text.
-    text = text.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+    text = _bundled()
     with suppress(OSError):  # a cache that cannot be written is no reason to stop
         kept.parent.mkdir(parents=True, exist_ok=True)
         write_text(kept, text)
     return text
+
+
+def _bundled() -> str:
+    text: str = _converter().javascript_bundle(SNIPPET, vl_version=VEGA_LITE)
+    # "</script" would end the element that carries it; inside a string, "<\/" is the same text.
+    return text.replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 
 def save_figures(figures: Iterable[ChartFigure], folder: Path) -> list[Path]:
@@ -50,7 +56,7 @@ def save_figures(figures: Iterable[ChartFigure], folder: Path) -> list[Path]:
         svg = svg_of(figure)
         png = _converter().svg_to_png(svg, scale=SCALE)
         write_text(base.with_suffix(".svg"), svg)
-        base.with_suffix(".png").write_bytes(png)
+        write_bytes(base.with_suffix(".png"), png)
         written += [base.with_suffix(".svg"), base.with_suffix(".png")]
     return written
 
@@ -72,7 +78,3 @@ def _free_name(base: Path, written: list[Path]) -> Path:
 
 def _converter() -> Any:
     return need("vl_convert", "lab", "pages and charts")
-
-
-def _cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "risegrad"

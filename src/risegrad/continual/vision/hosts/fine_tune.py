@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from risegrad.common.checks import check_choice
 from risegrad.common.seeds import generator_for
 from risegrad.continual.host import saved_parameters
 from risegrad.continual.session import ParameterGroup, Session
 from risegrad.continual.training_budget import TrainingBudget
-from risegrad.continual.update_rules import head_rule_of
+from risegrad.continual.update_rules import HeadRule, head_rule_of
 from risegrad.continual.vision.classifier_heads import Head
 from risegrad.continual.vision.hosts.vision_host import VisionHost, VisionHostSettings
 from risegrad.continual.vision.image_batches import AugmentedImages, VisionBatch
@@ -24,11 +23,8 @@ from risegrad.continual.vision.vision_kit import Kit
 class FineTuneSettings(VisionHostSettings):
     """Which rule the head follows; it is linear."""
 
-    head_rule: Literal["same", "fo"] = "same"
+    head_rule: HeadRule = "same"
     """``same`` as the network's rule, or always ``fo``."""
-
-    def __post_init__(self) -> None:
-        check_choice("head_rule", self.head_rule, ("same", "fo"))
 
 
 class FineTune(VisionHost):

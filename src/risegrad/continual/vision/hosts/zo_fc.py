@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
+from risegrad.continual.update_rules import HeadRule
 from risegrad.continual.vision.hosts.adapter_classifier import AdapterClassifier, AdapterSettings
 
 
@@ -12,7 +12,7 @@ from risegrad.continual.vision.hosts.adapter_classifier import AdapterClassifier
 class ZoFcSettings(AdapterSettings):
     """As Adapter + Cls., with a head that is always first-order."""
 
-    head_rule: Literal["same", "fo"] = "fo"
+    head_rule: HeadRule = "fo"
 
 
 class ZoFc(AdapterClassifier):
