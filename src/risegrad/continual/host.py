@@ -47,6 +47,8 @@ class Host(ABC):
     keeps_parameters: ClassVar[bool] = True
     """Whether what one session trained trains on in the next. If not, there is nothing that an
     addition could protect, and those that would are refused."""
+    adds_to_layers: ClassVar[bool] = False
+    """Whether new parameters of a session change layers that all earlier tasks go through."""
     masks_classes: ClassVar[bool] = True
     """Whether its loss is over the session's own classes unless asked for all seen."""
 

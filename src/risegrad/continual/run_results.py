@@ -41,6 +41,7 @@ def result(
         "trainable": history.trainable,
         "notes": list(stream.notes),
         "seconds": history.seconds,
+        "memory_bytes": history.memory_bytes,
     }
 
 

@@ -12,18 +12,14 @@ from risegrad.common.optional_imports import explained
 from risegrad.common.settings import Unused, read
 from risegrad.continual.additions import check_composition, read_additions
 from risegrad.continual.host import Host
+from risegrad.continual.run_memory import RunMemory, made_additions
 from risegrad.continual.session import Report
 from risegrad.continual.stream_learning import RunSettings
 from risegrad.continual.training_budget import TrainingBudget
-from risegrad.continual.update_rules import Rule
 
 
 class Described(RunSettings, Protocol):
     """What the settings of a run in every domain say about training."""
-
-    @property
-    def rule(self) -> Rule:
-        """The update rule of the groups that take one."""
 
     @property
     def head(self) -> TrainingBudget:
@@ -51,7 +47,7 @@ def read_run(kind: type[R], plain: Mapping[str, Any], hosts: Mapping[str, type[H
     }
     settings = read(kind, {**plain, **parts})
     _check_used(settings, chosen)
-    check_composition(chosen, [a.make(settings.seed) for a in settings.additions])
+    check_composition(chosen, made_additions(settings))
     return settings
 
 
@@ -61,6 +57,7 @@ def _check_used(settings: Described, host: type[Host]) -> None:
         "rule": settings.rule.unused(settings.rule.name or host.default_rule),
         "head": settings.head.unused(),
         "adapter": settings.adapter.unused(),
+        "memory": {} if _remembers(settings) else settings.memory.unused(),
     }
     reasons = {
         f"{table}.{name}": reason
@@ -69,6 +66,10 @@ def _check_used(settings: Described, host: type[Host]) -> None:
     }
     if reasons:
         raise Unused(reasons)
+
+
+def _remembers(settings: Described) -> bool:
+    return any(isinstance(addition, RunMemory) for addition in made_additions(settings))
 
 
 DOMAINS: dict[str, str] = {

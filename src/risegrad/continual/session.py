@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from torch import Tensor, device, nn
@@ -77,6 +77,11 @@ class Session:
     """Scores of all classes seen so far, for additions that need them (distillation)."""
     loss_of_logits: Callable[[Tensor, Any, bool], Tensor] | None = None
     """``loss`` from scores that are there already, so that one pass serves both."""
+    predictions: Callable[[Any], Tensor] | None = None
+    """What a memory keeps ``of = "predictions"``: a row of scores for each prediction that counts,
+    over the classes of the session's own loss."""
+    features: Callable[[Any], Tensor] | None = None
+    """What a memory keeps ``of = "features"``: a row for each, before the classifier."""
     seen_before: int = 0
     """How many classes came before this task."""
     outside: dict[str, int] = field(default_factory=dict)
@@ -95,6 +100,11 @@ class Session:
             for group in self.groups
             for name, parameter in group.parameters.items()
         }
+
+    def taught(self, budget: TrainingBudget) -> Session:
+        """The same with plain first-order steps and another budget for all groups."""
+        groups = [replace(g, budget=budget, rule=replace(g.rule, name="fo")) for g in self.groups]
+        return replace(self, groups=tuple(groups))
 
     @property
     def epochs(self) -> int:

@@ -22,11 +22,15 @@ from risegrad.continual.additions.composition import check_session
 from risegrad.continual.batch_plan import epoch_batches, load
 from risegrad.continual.devices import Devices
 from risegrad.continual.session import ParameterGroup, Ref, Report, Session, SessionBatch
+from risegrad.continual.training_budget import TrainingBudget
 from risegrad.continual.update_rules import check_scope
 from risegrad.core.attachment import Attachment
 from risegrad.zeroth_order import SpsaSettings, spsa
 
 HALF = (torch.bfloat16, torch.float16)
+
+
+AS_OTHERS = TrainingBudget(epochs=0)
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,9 @@ class Loop(Checked):
     """Compile the frozen backbone with ``torch.compile``."""
     cache: Literal["auto", "never"] = "auto"
     """Compute the features of frozen parts once (then without augmentation), or every time."""
+    first: TrainingBudget = AS_OTHERS
+    """How all groups train in the first session, by plain first-order steps, so that methods with
+    other rates and rules start from one model; ``epochs = 0``: as in the others."""
     score_on: Literal["test", "validation"] = "test"
     """Which examples the scores come from."""
     checkpoint_seconds: NonNegative = field(default=60.0, metadata=APART)
@@ -67,7 +74,7 @@ class SessionTraining:
         self.additions = additions
         self.optimizers: dict[str, Optimizer] = {}
         self.step = 0
-        self._shaping: dict[str, Attachment] = {}
+        self.shaping: dict[str, Attachment] = {}
         self._outside: dict[str, int] = {}
         self._epoch = 0
         _check_zeroth_order(session)
@@ -83,7 +90,7 @@ class SessionTraining:
             shape_seed = seed_for(seed, "shape", session.task, group.name)
             handle = group.rule.attach(optimizer, group.name, group.parameters, shape_seed)
             if handle is not None:
-                self._shaping[group.name] = handle
+                self.shaping[group.name] = handle
             self.optimizers[group.name] = optimizer
         for addition in additions:
             addition.begin(self)
@@ -222,7 +229,7 @@ class SessionTraining:
         if outside == self._outside:
             return
         self._outside = outside
-        for group, handle in self._shaping.items():
+        for group, handle in self.shaping.items():
             rows = {name: outside.get(f"{group}.{name}", 0) for name in handle.layout.names}
             handle.leave_out(rows)
 

@@ -17,8 +17,10 @@ from risegrad.continual.additions.composition import check_composition
 from risegrad.continual.devices import Devices
 from risegrad.continual.host import Host, Score
 from risegrad.continual.run_checkpoints import Checkpoints, Origin
+from risegrad.continual.run_memory import MemorySettings, RunMemory, made_additions
 from risegrad.continual.session import Report, Session, silent
 from risegrad.continual.session_training import Loop, SessionTraining
+from risegrad.continual.update_rules import Rule
 
 
 @dataclass
@@ -33,6 +35,8 @@ class History:
     trainable: dict[str, int] = field(default_factory=dict)
     """Parameters per group, the largest over the sessions."""
     seconds: dict[str, list[float]] = field(default_factory=lambda: {"train": [], "score": []})
+    memory_bytes: list[int] = field(default_factory=list)
+    """Of a run that remembers: the size of its memory after each session."""
 
 
 class Learner:
@@ -71,13 +75,17 @@ class Learner:
             for task in range(len(self.history.scores), self.tasks):
                 self._task(task, state)
                 state = None
+        for kept in self.additions:
+            if isinstance(kept, RunMemory):
+                self.history.memory_bytes = kept.sizes
+                self.history.seconds["remember"] = kept.seconds
         return self.history
 
     def _task(self, task: int, resumed: dict[str, Any] | None) -> None:
         self.report({"task": task + 1, "tasks": self.tasks})
         before = self._between()
         started = time.perf_counter()
-        session = self.host.begin(task)
+        session = self._begin(task)
         spent = 0.0
         if session is not None:
             spent = self._train(session, before, resumed)
@@ -87,6 +95,13 @@ class Learner:
         self.history.seconds["train"].append(spent + trained - started)
         self.history.seconds["score"].append(time.perf_counter() - trained)
         self._save({"between": self._between()})
+
+    def _begin(self, task: int) -> Session | None:
+        session = self.host.begin(task)
+        first = self.loop.first
+        if session is None or task > 0 or not (first.epochs and session.epochs):
+            return session
+        return session.taught(first)
 
     def _train(
         self, session: Session, before: dict[str, Any], resumed: dict[str, Any] | None
@@ -178,6 +193,14 @@ class RunSettings(Protocol):
     def additions(self) -> Sequence[Any]:
         """The settings of the additions, in their order."""
 
+    @property
+    def rule(self) -> Rule:
+        """The update rule of the groups that take one."""
+
+    @property
+    def memory(self) -> MemorySettings:
+        """What is remembered, where the rule or an addition asks for it."""
+
     def reads(self) -> dict[str, Reading]:
         """What the run reads, by the name of the setting."""
 
@@ -191,7 +214,7 @@ def learn_stream(
         tasks,
         loop=settings.loop,
         seed=settings.seed,
-        additions=[addition.make(settings.seed) for addition in settings.additions],
+        additions=made_additions(settings),
         devices=devices,
         checkpoints=Checkpoints(folder / "checkpoints", origin_of(settings)),
         report=report,

@@ -25,6 +25,8 @@ RULES: dict[str, str] = {
     "scaled-fo": "control: RISE's mean, nothing random (a smaller step, block by block)",
     "isotropic-noise": "control: the exact gradient plus isotropic noise of RISE's total variance",
     "covariance-noise": "control: Gaussian noise with RISE's own mean and covariance",
+    "informed": "the exact gradient, turned away from what a memory of earlier sessions keeps",
+    "informed-rise": "as informed, and random in the metric of the memory",
 }
 SHAPERS: dict[str, Callable[..., Shaper]] = {
     "rise": Rise,
@@ -32,6 +34,8 @@ SHAPERS: dict[str, Callable[..., Shaper]] = {
     "isotropic-noise": IsotropicNoise,
     "covariance-noise": CovarianceNoise,
 }
+INFORMED = ("informed", "informed-rise")
+"""Rules that a run's memory attaches, see ``run_memory``."""
 
 _SHAPED = ("q", "blocks", "chunk", "on", "exempt", "only")
 USES: dict[str, tuple[str, ...]] = {
@@ -41,6 +45,8 @@ USES: dict[str, tuple[str, ...]] = {
     "scaled-fo": _SHAPED,
     "isotropic-noise": (*_SHAPED, "mean"),
     "covariance-noise": (*_SHAPED, "mean"),
+    "informed": ("damping", "exempt", "only"),
+    "informed-rise": ("damping", "q", "exempt", "only"),
 }
 """Which settings each rule looks at."""
 
@@ -65,6 +71,8 @@ class Rule(Checked):
     """Distance of the evaluations of ``zo``."""
     variant: Literal["two-sided", "one-sided", "sign"] = "two-sided"
     """How ``zo`` estimates: from both sides, from one, or by the sign of the difference only."""
+    damping: Positive = 0.3
+    """Of the informed rules: 0.01 protects hard, 1 softly, far above that is plain training."""
     norm_matched: bool = False
     """Whether ``zo`` is scaled to the norm of the gradient."""
     exempt: tuple[str, ...] = ()
@@ -95,8 +103,14 @@ class Rule(Checked):
         """Whether it needs the gradient by backpropagation."""
         return self.name != "zo"
 
+    @property
+    def informed(self) -> bool:
+        """Whether it shapes by a memory of earlier sessions, which the run has."""
+        return self.name in INFORMED
+
     def shaper(self, seed: int) -> Shaper | None:
-        """The shaper in front of the optimizer; None for ``fo`` and ``zo``."""
+        """The shaper in front of the optimizer; None for ``fo`` and ``zo``, and for the informed
+        rules, which need the run's memory."""
         make = SHAPERS.get(self.name)
         if make is None:
             return None
@@ -126,7 +140,7 @@ def _not_used(setting: str, value: object, name: str) -> str:
 
 def check_scope(rules: Iterable[tuple[Rule, Iterable[str]]]) -> None:
     """Every pattern must name something among all parameters (full names) that rules shape."""
-    shaped = [(rule, tuple(names)) for rule, names in rules if rule.name in SHAPERS]
+    shaped = [(rule, tuple(names)) for rule, names in rules if rule.name in (*SHAPERS, *INFORMED)]
     names = [name for _, own in shaped for name in own]
     for setting in ("exempt", "only"):
         for pattern in {p: None for rule, _ in shaped for p in getattr(rule, setting)}:

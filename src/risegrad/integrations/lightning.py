@@ -10,7 +10,9 @@ from risegrad.core.attachment import Attachment, On, attach
 from risegrad.core.shapers import Shaper
 from risegrad.core.torch_optimizers import unwrapped
 from risegrad.curvature.memory.informed import Informed
-from risegrad.integrations.memory_in_training import MemoryInTraining, packed, unpacked
+from risegrad.curvature.memory.memory import Memory
+from risegrad.curvature.memory.memory_files import packed, unpacked
+from risegrad.integrations.memory_in_training import MemoryInTraining
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -68,7 +70,8 @@ class RememberCallback(MemoryInTraining, Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take the memory of the run that is resumed."""
         if self.keep is not None:  # a ready memory stays: the optimizer's state tells whether it is
-            self.memory = unpacked(state_dict) or self.memory
+            held = state_dict.get("memory")
+            self.memory = self.memory if held is None else Memory(**unpacked(held))
 
 
 def _only_optimizer(callback: Callback, trainer: Trainer) -> Optimizer:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.optim import LBFGS, Optimizer
+from torch import nn
+from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
-from risegrad.core.attachment import Attachment, On, attach
-from risegrad.core.torch_optimizers import is_adaptive
-from risegrad.curvature.memory.informed import Informed
+from risegrad.core.attachment import Attachment, attach
+from risegrad.curvature.memory.informed import Informed, right_place
 from risegrad.curvature.memory.memory import DAMPING, Memory
 from risegrad.curvature.memory.remembering import remember
 
@@ -64,11 +60,6 @@ class MemoryInTraining:
             self.memory = self.memory + remember(model, as_batches(self.then, loader), **self.how)
 
 
-def right_place(optimizer: Optimizer) -> On:
-    """Where Informed works: the update of adaptive optimizers and of those with a line search."""
-    return "update" if is_adaptive(optimizer) or isinstance(optimizer, LBFGS) else "gradient"
-
-
 def as_batches(given: Any, like: object) -> Any:
     """A dataset in batches like those of the training loader, in a fixed random order."""
     if not (isinstance(given, Dataset) or hasattr(given, "column_names")):
@@ -80,22 +71,3 @@ def as_batches(given: Any, like: object) -> Any:
     }
     generator = torch.Generator().manual_seed(SEED)
     return DataLoader(given, shuffle=True, generator=generator, **{"batch_size": 8} | options)
-
-
-def packed(memory: Memory) -> Tensor:
-    """A memory as one tensor of bytes, for checkpoints that hold tensors."""
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "memory.safetensors"
-        memory.save(path)
-        return torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8)
-
-
-def unpacked(state: Mapping[str, Any]) -> Memory | None:
-    """The memory that ``packed`` put into a checkpoint; None if there is none."""
-    held = state.get("memory")
-    if held is None:
-        return None
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "memory.safetensors"
-        path.write_bytes(held.cpu().numpy().tobytes())
-        return Memory.load(path)

@@ -12,8 +12,10 @@ from risegrad.continual.additions.all_classes import AllClassesSettings
 from risegrad.continual.additions.composition import check_composition
 from risegrad.continual.additions.ewc import EwcSettings
 from risegrad.continual.additions.gpm import GpmSettings
+from risegrad.continual.additions.kron_anchor import KronAnchorSettings
 from risegrad.continual.additions.lwf import LwfSettings
 from risegrad.continual.additions.replay import ReplaySettings
+from risegrad.continual.additions.retract import InterpolateSettings, RetractSettings
 from risegrad.continual.additions.sam import SamSettings
 
 __all__ = ["ADDITIONS", "AdditionSettings", "check_composition", "read_additions"]
@@ -26,6 +28,9 @@ _ALL: tuple[type[AdditionSettings], ...] = (
     SamSettings,
     GpmSettings,
     AllClassesSettings,
+    KronAnchorSettings,
+    RetractSettings,
+    InterpolateSettings,
 )
 ADDITIONS: dict[str, type[AdditionSettings]] = {kind.name: kind for kind in _ALL}
 """The settings of every addition by name."""

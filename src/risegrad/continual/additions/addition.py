@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from risegrad.common.declared_fields import Checked
 from risegrad.continual.devices import Devices
 from risegrad.continual.session import Ref, Session, SessionBatch
+from risegrad.core.attachment import Attachment
 
 
 class Training(Protocol):
@@ -26,6 +27,8 @@ class Training(Protocol):
     """How many steps the session took so far."""
     optimizers: dict[str, Optimizer]
     """By group; shapers are attached, so a later step hook sees the shaped gradients."""
+    shaping: dict[str, Attachment]
+    """By group, where its steps are shaped."""
 
     @property
     def exact_parameters(self) -> dict[str, Parameter]:
@@ -52,6 +55,9 @@ class Addition:
     needs_past: ClassVar[bool] = True
     """Whether it protects what earlier sessions trained, so that it needs a host that trains the
     same parameters in every session."""
+    in_weights: ClassVar[bool] = False
+    """Whether it protects the maps of layers rather than tensors: then a host that puts new
+    adapters on the same layers in every session will do."""
     needs_exact: ClassVar[bool] = False
     """Whether it can only work with gradients by backpropagation."""
     needs_logits: ClassVar[bool] = False

@@ -56,6 +56,6 @@ def _nothing_to_do(host: type[Host], addition: Addition) -> str:
         return ""
     if host.trains == "first":
         return "only its first session trains, so there is no earlier one to protect"
-    if not host.keeps_parameters:
+    if not host.keeps_parameters and not (addition.in_weights and host.adds_to_layers):
         return "every session trains new parameters and freezes them, so nothing drifts"
     return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from risegrad.continual.language.prompt_tokens import (
     tokenized,
 )
 from risegrad.continual.language.streams.text_stream_build import TextSplit
-from risegrad.continual.language.text_batches import Answered, TextBatch, TextItems
+from risegrad.continual.language.text_batches import IGNORED, Answered, TextBatch, TextItems
 from risegrad.continual.session_training import Loop
 from risegrad.continual.stream import Stream
 from risegrad.continual.training_budget import TrainingBudget
@@ -85,14 +86,40 @@ class LanguageKit:
         if self.classifier is not None:
             logits = self.classifier(self.model.net, batch.source, batch.mask)
             return torch.nn.functional.cross_entropy(logits, batch.targets)
-        out = self.model.net(
+        loss: Tensor = self._run(batch).loss
+        return loss
+
+    def predictions(self, batch: TextBatch) -> Tensor:
+        """Scores of the next token at every place of an answer; for an encoder, of all labels."""
+        if self.classifier is not None:
+            scores: Tensor = self.classifier(self.model.net, batch.source, batch.mask)
+            return scores
+        return self._at_answers(self._run(batch).logits, batch)
+
+    def features(self, batch: TextBatch) -> Tensor:
+        """What those scores are computed from."""
+        if self.classifier is not None:
+            return self.classifier.pooled(self.model.net, batch.source, batch.mask)
+        found = self._run(batch, output_hidden_states=True)
+        seq2seq = self.model.kind == "seq2seq"
+        states = found.decoder_hidden_states if seq2seq else found.hidden_states
+        return self._at_answers(states[-1], batch)
+
+    def _run(self, batch: TextBatch, **options: Any) -> Any:
+        return self.model.net(
             input_ids=batch.source,
             attention_mask=batch.mask,
             labels=batch.targets,
             use_cache=False,
+            **options,
         )
-        loss: Tensor = out.loss
-        return loss
+
+    def _at_answers(self, values: Tensor, batch: TextBatch) -> Tensor:
+        """Rows for the places that count; a decoder says there what comes next."""
+        targets = batch.targets
+        if self.model.kind == "decoder":
+            values, targets = values[:, :-1], targets[:, 1:]
+        return values[targets != IGNORED]
 
     def _tokens(self, split: TextSplit) -> Answered:
         prompts: Tokens = tokenized(self.model.tokenizer, split.prompts, self.limit)

@@ -24,6 +24,7 @@ from risegrad.continual.language.language_models import (
 from risegrad.continual.language.streams.text_hub import HUB
 from risegrad.continual.language.streams.text_stream_build import build_stream, texts_of
 from risegrad.continual.language.streams.text_stream_settings import LanguageStreamSettings
+from risegrad.continual.run_memory import MemorySettings
 from risegrad.continual.run_needs import (
     Known,
     checkpoint_bytes,
@@ -106,6 +107,7 @@ class LanguageRun:
     """Of LoRA."""
     head: TrainingBudget = USUAL
     """Of the classifier on an encoder."""
+    memory: MemorySettings = field(default_factory=MemorySettings)
     loop: Loop = field(default_factory=Loop)
     additions: tuple[Any, ...] = ()
     seed: int = 0

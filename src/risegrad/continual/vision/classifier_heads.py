@@ -30,6 +30,11 @@ class Head(nn.Module):
             self.sigma = Parameter(torch.tensor(float(sigma)))
 
     @property
+    def acts_as(self) -> str:
+        """For a memory: a linear head is a linear layer, a cosine head is none."""
+        return self.kind
+
+    @property
     def classes(self) -> int:
         """How many classes there are so far."""
         return len(self.weight)

@@ -12,6 +12,7 @@ from risegrad.common.run_inputs import Reading
 from risegrad.common.settings import as_plain
 from risegrad.continual import metrics
 from risegrad.continual.devices import Devices
+from risegrad.continual.run_memory import MemorySettings
 from risegrad.continual.run_needs import (
     Known,
     checkpoint_bytes,
@@ -152,6 +153,7 @@ class VisionRun:
     rule: Rule = field(default_factory=Rule)
     head: TrainingBudget = field(default_factory=TrainingBudget)
     adapter: TrainingBudget = field(default_factory=TrainingBudget)
+    memory: MemorySettings = field(default_factory=MemorySettings)
     loop: Loop = field(default_factory=Loop)
     additions: tuple[Any, ...] = ()
     seed: int = 0

@@ -7,7 +7,7 @@ or a memory of a few megabytes would be as large as the model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -52,7 +52,7 @@ class Moved:
 
 
 def moved_parameters(
-    memory: Mapping[str, LayerMemory], model: nn.Module, anchor: Anchor
+    memory: Collection[str], model: nn.Module, anchor: Anchor
 ) -> dict[str, dict[Role, Moved]]:
     """By layer and role: what may have moved, and the partners of LoRA matrices that may."""
     found: dict[str, dict[Role, Moved]] = {}

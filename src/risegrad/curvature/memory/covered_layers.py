@@ -32,7 +32,7 @@ class Layer:
     def shape(self) -> tuple[int, ...]:
         """The shape of the weight as the layer stores it."""
         base: Any = self.base
-        if self.kind == "linear":  # a quantized weight is packed into another shape
+        if isinstance(base, nn.Linear):  # a quantized weight is packed into another shape
             return (int(base.out_features), int(base.in_features))
         return tuple(base.weight.shape)
 
@@ -66,6 +66,9 @@ def sizes_of(kind: str, shape: Sequence[int]) -> tuple[int, int]:
 def kind_of(module: nn.Module) -> str | None:
     """How a module's curvature is held; None for one that is not known."""
     weight = getattr(module, "weight", None)
+    own: str | None = getattr(module, "acts_as", None)  # what a module of one's own says of itself
+    if own is not None:
+        return own if own in MAPS else None
     if isinstance(module, nn.Linear):
         return "linear"
     if isinstance(module, nn.Conv2d):
@@ -76,8 +79,8 @@ def kind_of(module: nn.Module) -> str | None:
         return None
     if type(module).__name__ == "Conv1D" and weight.ndim == 2:  # transformers' linear layer
         return "conv1d"
-    own = dict(module.named_parameters(recurse=True))
-    plain = set(own) <= {"weight", "bias"} and all(p.ndim == 1 for p in own.values())
+    held = dict(module.named_parameters(recurse=True))
+    plain = set(held) <= {"weight", "bias"} and all(p.ndim == 1 for p in held.values())
     return "norm" if plain and "norm" in type(module).__name__.lower() else None
 
 

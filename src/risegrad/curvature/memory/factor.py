@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from risegrad.common.checks import check_positive_int
 from risegrad.curvature.memory.memory_side import Side, check_damping, named
@@ -149,6 +150,15 @@ class Factor(Side):
         return Factor.of_eigenpairs(
             self.eigen.vectors, self.eigen.values * by, self.eigen.rest * by
         )
+
+    def grown(self, dim: int) -> Factor:
+        """With more rows and columns of zeros; a low-rank one keeps its number for the rest."""
+        more = dim - self.dim
+        if self.matrix is not None:
+            return Factor(functional.pad(self.matrix, (0, more, 0, more)), checked=True)
+        vectors = functional.pad(self.eigen.vectors, (0, 0, 0, more))
+        rest = self.eigen.rest * (self.dim / dim)  # the trace stays as it was
+        return Factor.of_eigenpairs(vectors, self.eigen.values, rest)
 
     def truncated(self, rank: int) -> Factor:
         """The top ``rank`` eigenpairs, and one number that keeps the trace."""

@@ -13,9 +13,10 @@ from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer
 
 from risegrad.common.checks import check_positive_int
+from risegrad.core.attachment import On
 from risegrad.core.blocks import BlockChoice, listing
 from risegrad.core.rise_rule import one_draw_coefficients
 from risegrad.core.shapers import BlockDraws, QChoice, Shaper
@@ -75,6 +76,11 @@ class Informed(Shaper):
             f"{type(optimizer).__name__} divides each gradient by its own size, which undoes most "
             'of what Informed does to it: attach with on="update"'
         )
+
+
+def right_place(optimizer: Optimizer) -> On:
+    """Where Informed works: the update of adaptive optimizers and of those with a line search."""
+    return "update" if is_adaptive(optimizer) or isinstance(optimizer, LBFGS) else "gradient"
 
 
 class InformedTie(Tie):

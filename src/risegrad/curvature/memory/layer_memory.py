@@ -90,6 +90,13 @@ class LayerMemory:
                 parts[name] = parts[name].scaled(by)
         return replace(self, parts=parts, weight=self.weight * by)
 
+    def grown(self, shape: tuple[int, ...]) -> LayerMemory:
+        """The same for a linear layer that has new outputs behind its old ones."""
+        if self.kind != "linear" or shape == self.shape:
+            return self
+        outputs = self.outputs.grown(sizes_of(self.kind, shape)[1])
+        return replace(self, shape=shape, parts={**self.parts, "outputs": outputs})
+
     def changed(self, change: Callable[[str, Side], Side]) -> LayerMemory:
         """A copy with each side replaced by ``change(name, side)``."""
         return replace(self, parts={name: change(name, side) for name, side in self.parts.items()})

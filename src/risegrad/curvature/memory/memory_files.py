@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,6 +43,22 @@ def write_memory(memory: Memory, path: Path) -> None:
     }
     metadata = {"format": FORMAT, "version": str(VERSION), "about": json.dumps(about)}
     write_bytes(path, torch_form.save(tensors, metadata))
+
+
+def packed(memory: Memory) -> Tensor:
+    """A memory as one tensor of bytes, for checkpoints that hold tensors."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "memory.safetensors"
+        write_memory(memory, path)
+        return torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8)
+
+
+def unpacked(held: Tensor) -> dict[str, Any]:
+    """The arguments of the ``Memory`` that ``packed`` put into a checkpoint."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "memory.safetensors"
+        path.write_bytes(held.cpu().numpy().tobytes())
+        return read_memory(path)
 
 
 def _about(layer: LayerMemory) -> dict[str, Any]:

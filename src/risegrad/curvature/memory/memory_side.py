@@ -73,6 +73,10 @@ class Side(ABC):
         """``by * self``."""
 
     @abstractmethod
+    def grown(self, dim: int) -> Side:
+        """With more coordinates behind its own, in which nothing has happened yet."""
+
+    @abstractmethod
     def truncated(self, rank: int) -> Side:
         """The ``rank`` largest eigenpairs, and one number for all other directions."""
 
@@ -143,6 +147,9 @@ class Diagonal(Side):
 
     def scaled(self, by: float) -> Diagonal:
         return Diagonal(self.values * by)
+
+    def grown(self, dim: int) -> Diagonal:
+        return Diagonal(torch.cat([self.values, self.values.new_zeros(dim - self.dim)]))
 
     def truncated(self, rank: int) -> Diagonal:
         """Itself: it is small as it is."""

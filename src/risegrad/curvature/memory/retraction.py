@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from risegrad.common.checks import check_choice, check_number
 from risegrad.core.parameter_names import plain_name
 from risegrad.curvature.memory.anchor import Anchor, Moved, layer_damages, moved_parameters
-from risegrad.curvature.memory.layer_names import Role, named_parameters
+from risegrad.curvature.memory.layer_names import Role, named_parameters, role_of
 from risegrad.curvature.memory.memory import Memory
 from risegrad.curvature.memory.memory_side import Diagonal
 
@@ -52,6 +52,16 @@ def retract(
     for name, parts in moved_parameters(memory, model, anchor).items():
         _apply(parts, shares[name])
     return shares
+
+
+@torch.no_grad()
+def interpolate(model: nn.Module, before: Anchor | Mapping[str, Tensor], share: float) -> None:
+    """Keep one share of every change since ``before``, in place: ``retract`` without a memory."""
+    kept = check_number("share", share, at_least=0, at_most=1)
+    anchor = _anchor(model, before)
+    layers = {role_of(name).layer for name in anchor.values}
+    for parts in moved_parameters(layers, model, anchor).values():
+        _apply(parts, kept)
 
 
 def _share(worth: float, cost: float) -> float:

@@ -32,6 +32,7 @@ class Sections:
     rule: Table | None = None
     head: Table | None = None
     adapter: Table | None = None
+    memory: Table | None = None
     loop: Table | None = None
     additions: Any = None
 

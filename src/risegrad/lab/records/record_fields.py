@@ -129,6 +129,8 @@ class Result:
     """mean training loss per task and epoch"""
     trainable: Mapping[str, int] = field(default_factory=dict)
     """trained parameters by kind"""
+    memory_bytes: tuple[int, ...] = ()
+    """of a run that remembers what is to be kept: bytes of its memory after each session"""
     notes: tuple[str, ...] = ()
     """what a reader of the numbers should know"""
 
@@ -147,6 +149,8 @@ class Run:
     """of training, per task"""
     score_seconds: Annotated[Numbers, At("seconds", "score")] = ()
     """of scoring, per task"""
+    remember_seconds: Annotated[Numbers, At("seconds", "remember")] = ()
+    """of making the memory of each session, where there is one (part of its training)"""
     total_seconds: Annotated[float | None, At("seconds", "total")] = None
     """of the whole run"""
     peak_rss_bytes: Annotated[float | None, At("memory", "peak_rss_bytes")] = None

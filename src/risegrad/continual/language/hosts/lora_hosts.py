@@ -88,6 +88,8 @@ class LanguageHost(Host):
             module=module,
             items=items,
             loss=lambda batch, every_class: self.loss(task, batch),
+            predictions=kit.predictions,
+            features=kit.features,
             lengths=items.tasks[task].prompts.lengths() if kit.bucket else None,
         )
 
@@ -144,6 +146,7 @@ class IncLora(LanguageHost):
     name = "inc-lora"
     summary = SUMMARIES[name]
     keeps_parameters = False
+    adds_to_layers = True
 
     def begin(self, task: int) -> Session:
         self._start(task)

@@ -64,6 +64,8 @@ class AdapterClassifier(VisionHost):
             loss_of_logits=lambda logits, batch, every: session_loss(
                 logits, batch.labels, before, every
             ),
+            predictions=lambda batch: self.logits(batch)[:, before:],
+            features=self.features,
             seen_before=before,
             outside={f"head.{name}": rows for name, rows in self.head.rows(before).items()},
             linears={f"adapter.{n}": m for n, m in adapter_linears(self.adapters).items()},
@@ -74,8 +76,12 @@ class AdapterClassifier(VisionHost):
 
     def logits(self, batch: VisionBatch) -> Tensor:
         """Scores of all classes, with gradients."""
-        scores: Tensor = self.head(self.kit.extract(batch.inputs, self.adapters))
+        scores: Tensor = self.head(self.features(batch))
         return scores
+
+    def features(self, batch: VisionBatch) -> Tensor:
+        """What the head is given."""
+        return self.kit.extract(batch.inputs, self.adapters)
 
     def predict(self, task: int, split: str) -> tuple[Tensor, Tensor]:
         found, labels = self.kit.features_of(task, split, self.adapters)

@@ -64,6 +64,8 @@ class FineTune(VisionHost):
             loss=lambda batch, every: cross_entropy(self.logits(batch), batch.labels),
             logits=self.logits,
             loss_of_logits=lambda logits, batch, every: cross_entropy(logits, batch.labels),
+            predictions=self.logits,
+            features=self.features,
             seen_before=known,
             linears=self._linears(),
         )
@@ -73,8 +75,12 @@ class FineTune(VisionHost):
 
     def logits(self, batch: VisionBatch) -> Tensor:
         """Scores of all classes, with gradients."""
-        scores: Tensor = self.head(self.kit.extract(batch.inputs, None))
+        scores: Tensor = self.head(self.features(batch))
         return scores
+
+    def features(self, batch: VisionBatch) -> Tensor:
+        """What the head is given."""
+        return self.kit.extract(batch.inputs, None)
 
     def predict(self, task: int, split: str) -> tuple[Tensor, Tensor]:
         self.network.eval()

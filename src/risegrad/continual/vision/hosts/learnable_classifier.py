@@ -62,6 +62,7 @@ class LearnableClassifier(VisionHost):
             loss_of_logits=lambda logits, batch, every: session_loss(
                 logits, batch.labels, before, every
             ),
+            predictions=lambda batch: self.logits(batch)[:, before:],
             seen_before=before,
             outside={f"head.{name}": rows for name, rows in self.head.rows(before).items()},
         )

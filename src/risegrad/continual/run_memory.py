@@ -1,0 +1,285 @@
+"""The memory of a run: what each session leaves to be kept, and the steps that it shapes.
+
+One memory serves the rules ``informed`` and ``informed-rise`` and the additions ``kron-anchor`` and
+``retract``. It is made at the end of each session from training examples of that session.
+"""
+
+from __future__ import annotations
+
+import glob
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any, ClassVar, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import Parameter
+from torch.optim import Optimizer
+
+from risegrad.common.declared_fields import Checked, Count, PositiveInt
+from risegrad.common.seeds import generator_for, seed_for
+from risegrad.continual.additions.addition import Addition, Training
+from risegrad.continual.session import ParameterGroup, Session
+from risegrad.continual.update_rules import Rule
+from risegrad.core.attachment import Attachment, attach
+from risegrad.core.blocks import listing
+from risegrad.curvature.memory.anchor import Anchor
+from risegrad.curvature.memory.covered_layers import all_layers
+from risegrad.curvature.memory.factor import Factor
+from risegrad.curvature.memory.informed import Informed, right_place
+from risegrad.curvature.memory.layer_names import role_of
+from risegrad.curvature.memory.memory import Memory
+from risegrad.curvature.memory.memory_files import packed, unpacked
+from risegrad.curvature.memory.memory_side import Side
+from risegrad.curvature.memory.remembering import remember
+
+BATCH = 32
+"""Examples that are remembered at a time."""
+Change = Literal["", "inputs", "outputs", "diagonal", "rotated"]
+
+
+@dataclass(frozen=True)
+class MemorySettings(Checked):
+    """What is remembered of each session, where a rule or an addition asks for it."""
+
+    of: Literal["predictions", "features"] = "predictions"
+    """Keep what the model says (among the session's classes), or the features it is said from."""
+    examples: PositiveInt = 256
+    """Training examples of each session that are looked at, all if there are fewer."""
+    rank: Count = 0
+    """Eigenpairs kept of each factor; 0: all."""
+    source: Literal["past", "incoming"] = "past"
+    """``incoming`` is a control: a memory of the task that is about to be learned instead."""
+    change: Change = ""
+    """For ablations: only the ``inputs`` or the ``outputs`` of each layer, only the ``diagonal`` of
+    each factor, or the same spectra in random directions (``rotated``, a control)."""
+
+    def unused(self) -> dict[str, str]:
+        """Settings away from their defaults, for a run that remembers nothing, and why."""
+        reason = "is used by the rules informed and informed-rise and by additions with a memory"
+        return {
+            field.name: f"{reason}; got {getattr(self, field.name)!r}"
+            for field in fields(self)
+            if getattr(self, field.name) != field.default
+        }
+
+
+class RunMemory(Addition):
+    """Shapes the groups whose rule is informed, and remembers each session when it ends.
+
+    The first session has nothing to keep, so its steps are plain ones.
+    """
+
+    name = "memory"
+    in_weights = True
+
+    def __init__(self, settings: MemorySettings, seed: int) -> None:
+        self.settings, self.seed = settings, seed
+        self.memory: Memory | None = None
+        self.sessions = 0
+        self.seconds: list[float] = []
+        """Of remembering, per session."""
+        self.sizes: list[int] = []
+        """Bytes of the whole memory after each session."""
+
+    def begin(self, training: Training) -> None:
+        """Shape the groups that ask for it; only a control looks at the incoming task."""
+        session = training.session
+        if self.settings.source == "incoming" and self.memory is not None:
+            self.memory = self._changed(self._remembered(training))
+        elif self.memory is not None:
+            self.memory = grown(self.memory, session.module)
+        for group in session.groups:
+            if group.rule.informed and self.memory is not None:
+                seed = seed_for(self.seed, "shape", session.task, group.name)
+                handle = shaped(training.optimizers[group.name], session, group, self.memory, seed)
+                if handle is not None:
+                    training.shaping[group.name] = handle
+
+    def end(self, training: Training) -> None:
+        started = time.perf_counter()
+        new = self._changed(self._remembered(training))
+        if self.memory is None or self.settings.source == "incoming":
+            self.memory = new
+        else:
+            self.memory = grown(self.memory, training.session.module) + new
+        self.sessions += 1
+        self.seconds.append(time.perf_counter() - started)
+        self.sizes.append(self.memory.bytes)
+
+    def state_dict(self) -> dict[str, Any]:
+        state = {"sessions": self.sessions, "seconds": list(self.seconds), "sizes": [*self.sizes]}
+        return state if self.memory is None else state | {"memory": packed(self.memory)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.memory = Memory(**unpacked(state["memory"])) if "memory" in state else None
+        self.sessions, self.seconds = state["sessions"], list(state["seconds"])
+        self.sizes = list(state["sizes"])
+
+    def _remembered(self, training: Training) -> Memory:
+        """In every process the same: each looks at all examples."""
+        session, devices = training.session, training.devices
+        order = torch.randperm(
+            session.examples, generator=generator_for(self.seed, "memory", session.task)
+        )
+        chosen = [(session.task, i) for i in order[: self.settings.examples].tolist()]
+        reading, kind = self._reading(session), type(session.items.fetch(chosen[:1], 0))
+
+        def rows(_: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+            with devices.autocast():
+                return reading(kind(**batch))
+
+        def batches() -> Iterator[dict[str, Tensor]]:
+            for start in range(0, len(chosen), BATCH):
+                part = session.items.fetch(chosen[start : start + BATCH], session.epochs)
+                yield dict(vars(part.to(devices.device)))
+
+        layers = layers_of(session)
+        predictions = self.settings.of == "predictions"
+        return remember(
+            session.module,
+            batches(),
+            predict=rows if predictions else None,
+            of="predictions" if predictions else rows,
+            examples=None,
+            # As many as the largest layer has: all of them.
+            rank=self.settings.rank or max(max(layer.sizes) for layer in layers.values()),
+            seed=seed_for(self.seed, "memory draws", session.task) % 2**31,
+            layers=[glob.escape(name) for name in layers],
+        )
+
+    def _reading(self, session: Session) -> Callable[[Any], Tensor]:
+        found = getattr(session, self.settings.of)
+        if found is None:
+            raise ValueError(
+                f"memory.of = {self.settings.of!r}: the host's session offers no {self.settings.of}"
+            )
+        reading: Callable[[Any], Tensor] = found
+        return reading
+
+    def _changed(self, memory: Memory) -> Memory:
+        change = self.settings.change
+        if not change:
+            return memory
+        if change == "rotated":
+            return memory.rotated(self.seed)
+        return memory.changed(partial(_without, change))
+
+
+def layers_of(session: Session) -> dict[str, Any]:
+    """The layers that hold what the session trains and that a memory can hold."""
+    trained = {role_of(name).layer for name in module_names(session).values()}
+    found = {n: layer for n, layer in all_layers(session.module).items() if n in trained}
+    if not found:
+        raise ValueError(
+            "a memory needs linear layers, convolutions, embeddings or norms, and the session "
+            f"trains {listing([*session.parameters])}"
+        )
+    return found
+
+
+def module_names(session: Session) -> dict[str, str]:
+    """For the full name of each trained parameter, the one it has in the session's module."""
+    there = {id(p): name for name, p in session.module.named_parameters()}
+    return {name: there[id(p)] for name, p in session.parameters.items() if id(p) in there}
+
+
+def anchor_in(session: Session, memory: Memory | None = None) -> Anchor:
+    """The trained parameters as they are now; with a memory, those of layers that it holds."""
+    names, parameters = module_names(session), session.parameters
+    return Anchor(
+        {
+            own: parameters[name].detach().clone()
+            for name, own in names.items()
+            if memory is None or role_of(own).layer in memory
+        }
+    )
+
+
+def shaped(
+    optimizer: Optimizer, session: Session, group: ParameterGroup, memory: Memory, seed: int
+) -> Attachment | None:
+    """Inform the steps of a group; None where the memory covers nothing of it."""
+    names = module_names(session)
+    own: dict[str, Parameter] = {}
+    left = []
+    for name, parameter in group.parameters.items():
+        full = f"{group.name}.{name}"
+        own[names.get(full, full)] = parameter
+        if not group.rule.shapes(full):
+            left.append(glob.escape(names.get(full, full)))
+    if not any(role_of(name).layer in memory for name in own):
+        return None
+    q = group.rule.q if group.rule.name == "informed-rise" else None
+    shaper = Informed(memory, group.rule.damping, q=q, exempt=tuple(left), seed=seed)
+    return attach(optimizer, shaper, params=list(own.items()), on=right_place(optimizer))
+
+
+def grown(memory: Memory, module: nn.Module) -> Memory:
+    """For a head that has new rows: nothing is to be kept there yet."""
+    layers = all_layers(module)
+    return Memory(
+        {
+            name: kept.grown(layers[name].shape) if name in layers else kept
+            for name, kept in memory.items()
+        },
+        rank=memory.rank,
+        uncovered=memory.uncovered,
+        source=memory.source,
+    )
+
+
+def _without(change: Change, _layer: str, part: str, side: Side) -> Side:
+    if part not in ("inputs", "outputs") or not isinstance(side, Factor):
+        return side  # a norm or a table of tokens is diagonal as it is
+    if change == "diagonal":
+        return Factor(side.dense().diagonal().diag(), checked=True)
+    if change == part:
+        return side
+    return Factor(torch.eye(side.dim).to(side.like) * side.mean, checked=True)
+
+
+class WithMemory(Addition):
+    """An addition that works with the run's memory, which the run gives it."""
+
+    in_weights: ClassVar[bool] = True
+    kept: RunMemory
+
+    @property
+    def memory(self) -> Memory | None:
+        """What is kept so far; nothing before the first session has ended."""
+        return self.kept.memory
+
+
+class Remembering(Protocol):
+    """What the settings of a run say about its memory."""
+
+    @property
+    def rule(self) -> Rule:
+        """The update rule."""
+
+    @property
+    def memory(self) -> MemorySettings:
+        """What is remembered."""
+
+    @property
+    def additions(self) -> Sequence[Any]:
+        """The settings of the additions."""
+
+    @property
+    def seed(self) -> int:
+        """The run's seed."""
+
+
+def made_additions(settings: Remembering) -> list[Addition]:
+    """The additions of a run, with its memory behind them if any of them or the rule needs one."""
+    made: list[Addition] = [addition.make(settings.seed) for addition in settings.additions]
+    users = [addition for addition in made if isinstance(addition, WithMemory)]
+    if not users and not settings.rule.informed:
+        return made
+    kept = RunMemory(settings.memory, settings.seed)
+    for user in users:
+        user.kept = kept
+    return [*made, kept]
