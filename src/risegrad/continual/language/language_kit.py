@@ -17,6 +17,7 @@ from risegrad.continual.language.prompt_tokens import (
     tokenized,
 )
 from risegrad.continual.language.streams.text_stream_build import TextSplit
+from risegrad.continual.language.streams.text_tasks import PromptForm
 from risegrad.continual.language.text_batches import Answered, TextBatch, TextItems
 from risegrad.continual.session_training import Loop
 from risegrad.continual.stream import Stream
@@ -37,6 +38,10 @@ class LanguageKit:
     devices: Devices
     seed: int
     bucket: bool = True
+    trains_head: bool = True
+    """Whether a classifier is trained on an encoder."""
+    prompt: PromptForm = "instruction"
+    """What of a task is in its prompts."""
     classifier: LabelHead | None = field(default=None, init=False)
     """Of an encoder only."""
     _answered: dict[tuple[int, str], Answered] = field(default_factory=dict, init=False)
@@ -44,14 +49,15 @@ class LanguageKit:
     def __post_init__(self) -> None:
         device = self.devices.device
         self.model.module.to(device)
-        if self.model.kind == "encoder":
+        if self.model.kind != "encoder":
+            self._check_answers()
+        elif self.trains_head:
             width = int(self.model.net.config.hidden_size)
             generator = generator_for(self.seed, "head")
             self.classifier = LabelHead(width, self.labels, generator).to(device)
-        else:
-            self._check_answers()
         settings = self.model.settings
-        self.limit = prompt_limit(self.model.tokenizer, settings.source_length, settings.cut)
+        cut = settings.cut if self.prompt == "instruction" else "end"  # no "Answer:" to keep
+        self.limit = prompt_limit(self.model.tokenizer, settings.source_length, cut)
 
     @property
     def labels(self) -> tuple[str, ...]:
