@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,8 +20,9 @@ from risegrad.continual.language.prompt_tokens import Tokens, tokenized
 from risegrad.continual.language.text_batches import TextBatch, padded
 from risegrad.continual.session import Session
 
-SCORED = 128
-"""Texts of one batch where nothing is trained."""
+TOKENS = 1024
+"""Of one batch where nothing is trained, padding included: more gains nothing on a CPU, and long
+texts among short ones would make them all long."""
 
 
 @dataclass(frozen=True)
@@ -116,14 +117,25 @@ class LabelEncoder(SeqLora):
         model, device = self.kit.model, self.kit.devices.device
         wanted = range(len(tokens)) if indices is None else indices
         lengths = tokens.lengths()
-        order = sorted(range(len(wanted)), key=lambda place: -lengths[wanted[place]])
         found = torch.empty(len(wanted), int(model.net.config.hidden_size), device=device)
-        for start in range(0, len(order), SCORED):
-            part = order[start : start + SCORED]
+        for part in _batches([lengths[index] for index in wanted]):
             rows = [tokens[wanted[place]] for place in part]
             source, mask = padded(rows, int(model.tokenizer.pad_token_id))
             found[part] = pooled(model.net, source.to(device), mask.to(device)).float()
         return normalize(found, dim=1)
+
+
+def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:
+    """Places of texts, long ones first: as many as ``TOKENS`` hold, padded to the first.
+
+    >>> list(_batches([700, 3, 300, 500]))
+    [[0], [3, 2], [1]]
+    """
+    order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
+    while order:
+        size = max(1, TOKENS // max(lengths[order[0]], 1))
+        yield order[:size]
+        order = order[size:]
 
 
 def plain_words(label: str) -> str:
