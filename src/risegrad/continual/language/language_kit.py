@@ -10,7 +10,7 @@ from torch import Tensor
 
 from risegrad.common.seeds import generator_for
 from risegrad.continual.devices import Devices
-from risegrad.continual.language.language_models import LabelHead, LanguageModel
+from risegrad.continual.language.language_models import LabelHead, LanguageModel, pooled
 from risegrad.continual.language.prompt_tokens import (
     Tokens,
     answer_tokens,
@@ -18,6 +18,7 @@ from risegrad.continual.language.prompt_tokens import (
     tokenized,
 )
 from risegrad.continual.language.streams.text_stream_build import TextSplit
+from risegrad.continual.language.streams.text_tasks import PromptForm
 from risegrad.continual.language.text_batches import IGNORED, Answered, TextBatch, TextItems
 from risegrad.continual.session_training import Loop
 from risegrad.continual.stream import Stream
@@ -38,6 +39,10 @@ class LanguageKit:
     devices: Devices
     seed: int
     bucket: bool = True
+    trains_head: bool = True
+    """Whether a classifier is trained on an encoder."""
+    prompt: PromptForm = "instruction"
+    """What of a task is in its prompts."""
     classifier: LabelHead | None = field(default=None, init=False)
     """Of an encoder only."""
     _answered: dict[tuple[int, str], Answered] = field(default_factory=dict, init=False)
@@ -45,14 +50,15 @@ class LanguageKit:
     def __post_init__(self) -> None:
         device = self.devices.device
         self.model.module.to(device)
-        if self.model.kind == "encoder":
+        if self.model.kind != "encoder":
+            self._check_answers()
+        elif self.trains_head:
             width = int(self.model.net.config.hidden_size)
             generator = generator_for(self.seed, "head")
             self.classifier = LabelHead(width, self.labels, generator).to(device)
-        else:
-            self._check_answers()
         settings = self.model.settings
-        self.limit = prompt_limit(self.model.tokenizer, settings.source_length, settings.cut)
+        cut = settings.cut if self.prompt == "instruction" else "end"  # no "Answer:" to keep
+        self.limit = prompt_limit(self.model.tokenizer, settings.source_length, cut)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -99,7 +105,7 @@ class LanguageKit:
     def features(self, batch: TextBatch) -> Tensor:
         """What those scores are computed from."""
         if self.classifier is not None:
-            return self.classifier.pooled(self.model.net, batch.source, batch.mask)
+            return pooled(self.model.net, batch.source, batch.mask)
         found = self._run(batch, output_hidden_states=True)
         seq2seq = self.model.kind == "seq2seq"
         states = found.decoder_hidden_states if seq2seq else found.hidden_states

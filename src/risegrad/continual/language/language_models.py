@@ -30,15 +30,14 @@ class LabelHead(nn.Module):
 
     def forward(self, net: Any, source: Tensor, mask: Tensor) -> Tensor:
         """Scores of all labels from the mean of the encoder's last states."""
-        return nn.functional.linear(self.pooled(net, source, mask), self.weight, self.bias)
+        return nn.functional.linear(pooled(net, source, mask), self.weight, self.bias)
 
-    @staticmethod
-    def pooled(net: Any, source: Tensor, mask: Tensor) -> Tensor:
-        """The mean of the encoder's last states over the text."""
-        states = net(input_ids=source, attention_mask=mask).last_hidden_state
-        weights = mask.unsqueeze(-1).to(states.dtype)
-        mean: Tensor = (states * weights).sum(1) / weights.sum(1).clamp(min=1)
-        return mean
+
+def pooled(net: Any, source: Tensor, mask: Tensor) -> Tensor:
+    """The mean of an encoder's last states over the text of each row."""
+    states = net(input_ids=source, attention_mask=mask).last_hidden_state
+    weights = mask.unsqueeze(-1).to(states.dtype)
+    return (states * weights).sum(1) / weights.sum(1).clamp(min=1)
 
 
 @dataclass(frozen=True)

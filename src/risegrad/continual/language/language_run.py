@@ -13,7 +13,8 @@ from risegrad.common.settings import as_plain
 from risegrad.continual import metrics
 from risegrad.continual.devices import Devices
 from risegrad.continual.language import language_pace
-from risegrad.continual.language.hosts.lora_hosts import HOSTS, LanguageHost
+from risegrad.continual.language.hosts.lora_hosts import LanguageHost
+from risegrad.continual.language.hosts.text_hosts import HOSTS
 from risegrad.continual.language.language_kit import LanguageKit
 from risegrad.continual.language.language_models import (
     LanguageModelSettings,
@@ -142,16 +143,18 @@ def perform(settings: LanguageRun, folder: Path, report: Report) -> dict[str, An
     stream = host.kit.stream
     history = learn_stream(host, len(stream), settings, devices, folder, report)
     found = result(stream, history, host.main_score, lambda A, union: metrics.summary_language(A))
-    summary = metrics.summary_language(matrices(history.scores, "constrained")[0])
+    summary = metrics.summary_language(matrices(history.scores, host.side_score)[0])
     for name in ("avg", "last", "forgetting"):
-        found["metrics"][f"constrained_{name}"] = defined(getattr(summary, name))
+        found["metrics"][f"{host.side_score}_{name}"] = defined(getattr(summary, name))
     return found
 
 
 def make_host(settings: LanguageRun, devices: Devices) -> LanguageHost:
     """The host with its stream, its model and everything else that the settings describe."""
+    host = HOSTS[settings.host.name]
+    stream = build_stream(settings.stream, host.prompt)
     kit = LanguageKit(
-        stream=build_stream(settings.stream),
+        stream=stream,
         model=load_model(settings.model),
         rule=settings.rule,
         adapter=settings.adapter,
@@ -160,5 +163,7 @@ def make_host(settings: LanguageRun, devices: Devices) -> LanguageHost:
         devices=devices,
         seed=settings.seed,
         bucket=settings.stream.bucket,
+        trains_head=host.trains_head,
+        prompt=host.prompt if settings.stream.prompt == "auto" else settings.stream.prompt,
     )
-    return HOSTS[settings.host.name](kit, settings.host)
+    return host(kit, settings.host)

@@ -54,7 +54,7 @@ def tables() -> list[SettingsTable]:
 def _experiment_tables() -> Iterator[SettingsTable]:
     from risegrad.continual.additions import ADDITIONS
     from risegrad.continual.language import language_run
-    from risegrad.continual.language.hosts.lora_hosts import HOSTS as TEXT_HOSTS
+    from risegrad.continual.language.hosts.text_hosts import HOSTS as TEXT_HOSTS
     from risegrad.continual.vision import vision_run
     from risegrad.continual.vision.hosts import HOSTS
 

@@ -18,6 +18,7 @@ from risegrad.continual.language.hosts.host_names import SUMMARIES
 from risegrad.continual.language.language_kit import LanguageKit
 from risegrad.continual.language.lora_layers import folded
 from risegrad.continual.language.streams.text_stream_build import TextSplit
+from risegrad.continual.language.streams.text_tasks import PromptForm
 from risegrad.continual.language.text_batches import TextBatch
 from risegrad.continual.session import ParameterGroup, Session
 from risegrad.continual.stream import Stream
@@ -39,7 +40,13 @@ class LanguageHost(Host):
 
     summary: ClassVar[str]
     main_score = "exact_match"
+    side_score: ClassVar[str] = "constrained"
+    """The second score, whose average, last and forgetting stand beside the main one's."""
     masks_classes = False
+    trains_head: ClassVar[bool] = True
+    """Whether an encoder gets a classifier that is trained with LoRA."""
+    prompt: ClassVar[PromptForm] = "instruction"
+    """What it reads of a task where the stream's settings leave that open."""
     Settings: ClassVar[type[LanguageHostSettings]] = LanguageHostSettings
 
     def __init__(self, kit: LanguageKit, settings: Any) -> None:
@@ -53,19 +60,23 @@ class LanguageHost(Host):
 
     def score(self, tasks: Sequence[int]) -> dict[str, list[Score]]:
         split = self.kit.loop.score_on
-        found: dict[str, list[Score]] = {"exact_match": [], "constrained": []}
+        found: dict[str, list[Score]] = {self.main_score: [], self.side_score: []}
         self.kit.model.module.eval()
         with folded(self.kit.model.layers):
             for task in tasks:
-                counts = self.kit.devices.total(hits(self.kit, task, split))
-                exact, constrained, total = counts.tolist()
+                counts = self.kit.devices.total(self.hits(task, split))
+                main, side, total = counts.tolist()
                 if not total:
                     raise ValueError(
                         f"{self.kit.stream[task].name} has no {split} examples to score on"
                     )
-                found["exact_match"].append(Score(exact, total))
-                found["constrained"].append(Score(constrained, total))
+                found[self.main_score].append(Score(main, total))
+                found[self.side_score].append(Score(side, total))
         return found
+
+    def hits(self, task: int, split: str) -> Tensor:
+        """Right answers by the main score, by the side score, and all, in this process."""
+        return hits(self.kit, task, split)
 
     def session(self, task: int, prefix: str = "") -> Session:
         """The session in which the LoRA pairs, and the label head if there is one, learn."""
@@ -235,6 +246,3 @@ def _per_task(
     raise ValueError(
         f"host.{field} must be one number or one per task, {len(stream)} here, got {len(value)}"
     )
-
-
-HOSTS: dict[str, type[LanguageHost]] = {host.name: host for host in (SeqLora, IncLora, OLora)}

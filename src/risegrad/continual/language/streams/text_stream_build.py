@@ -6,7 +6,7 @@ import json
 import zlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from risegrad.continual.language.streams.text_examples import (
     checked,
 )
 from risegrad.continual.language.streams.text_stream_settings import LanguageStreamSettings
-from risegrad.continual.language.streams.text_tasks import ORDERS, POOL, TextTask
+from risegrad.continual.language.streams.text_tasks import ORDERS, PromptForm, TextTask, task_of
 from risegrad.continual.stream import Stream, Task
 
 HOLD_OUT, TRAIN, VALIDATION, TEST = range(4)  # purposes of choices: each has its own seed
@@ -40,15 +40,22 @@ class TextSplit:
         return len(self.prompts)
 
 
-def build_stream(settings: LanguageStreamSettings) -> Stream[TextSplit]:
-    """All tasks, read and split; what a reader of a record must know is in the notes."""
-    found = {name: _source(settings, POOL[name]) for name in settings.order}
+def build_stream(
+    settings: LanguageStreamSettings, usual: PromptForm = "instruction"
+) -> Stream[TextSplit]:
+    """All tasks, read and split; what a reader of a record must know is in the notes.
+
+    ``usual`` is the form of the prompts where the settings leave it to the host.
+    """
+    if settings.prompt == "auto":
+        settings = replace(settings, prompt=usual)
+    found = {name: _source(settings, task_of(name)) for name in settings.order}
     missing = [name for name, source in found.items() if source is None]
     if missing:
         raise FileNotFoundError(
             f"neither a train nor a test file for {', '.join(missing)} in {settings.data!r}; "
             f"looked for train and test{' and '.join(SUFFIXES)} in "
-            f"{', '.join(folder for name in missing for folder in POOL[name].folders)}; "
+            f"{', '.join(folder for name in missing for folder in task_of(name).folders)}; "
             f"--set 'stream.leave_out={json.dumps(missing)}' leaves them out and says so in the "
             "record"
         )
@@ -56,10 +63,10 @@ def build_stream(settings: LanguageStreamSettings) -> Stream[TextSplit]:
     there: dict[str, list[tuple[str, int]]] = {"train": [], "test": []}
     for name, source in found.items():
         assert source is not None
-        train, test, told = _halves(POOL[name], source, settings)
+        train, test, told = _halves(task_of(name), source, settings)
         there["train"].append((name, len(train)))
         there["test"].append((name, len(test)))
-        tasks.append(_task(POOL[name], source.labels, train, test, settings))
+        tasks.append(_task(task_of(name), source.labels, train, test, settings))
         notes += [*told, *untested(_tested(tasks[-1]), name)]
     notes += too_few("train_size", settings.train_size, there["train"])
     notes += too_few("test_size", settings.test_size, there["test"])
@@ -74,7 +81,7 @@ def texts_of(settings: LanguageStreamSettings) -> dict[str, Reading]:
         return {f"stream.data.{name}": Hub(HUB[name].path, "dataset") for name in settings.order}
     if not settings.data:
         return {}
-    tasks = [POOL[name] for name in settings.order]
+    tasks = [task_of(name) for name in settings.order]
     folders = (place for task in tasks for place in (task.name, f"{task.kind}/{task.name}"))
     return {"stream.data": Local(settings.data, tuple(folders))}
 
@@ -134,7 +141,9 @@ def _task(
     for purpose in ("train", "test"):
         if not parts[purpose]:
             raise ValueError(f"{task.name}: there must be a {purpose} example, got none")
-    splits = {name: _split(task, examples, labels) for name, examples in parts.items()}
+    splits = {
+        name: _split(task, examples, labels, settings.prompt) for name, examples in parts.items()
+    }
     return Task(task.name, labels, **splits)
 
 
@@ -184,10 +193,16 @@ def _key(settings: LanguageStreamSettings, task: TextTask, purpose: int) -> tupl
     return settings.split_seed, zlib.crc32(task.name.encode()), purpose
 
 
-def _split(task: TextTask, examples: Sequence[Example], labels: tuple[str, ...]) -> TextSplit:
+def _split(
+    task: TextTask, examples: Sequence[Example], labels: tuple[str, ...], form: str
+) -> TextSplit:
     places = {label: place for place, label in enumerate(labels)}
+    alone = form == "sentence"
     return TextSplit(
-        prompts=tuple(task.prompt(example.sentence, labels) for example in examples),
+        prompts=tuple(
+            example.sentence.strip() if alone else task.prompt(example.sentence, labels)
+            for example in examples
+        ),
         answers=tuple(example.label for example in examples),
         labels=tuple(places.get(example.label, -1) for example in examples),
     )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from risegrad.common.checks import check_choice
 from risegrad.common.declared_fields import Checked, Count, Limits, Seed32, Share
 from risegrad.continual.language.streams.text_tasks import ORDERS, POOL
+
+
+NAME = re.compile(r"\w[\w.-]*")
 
 
 @dataclass(frozen=True)
@@ -17,7 +21,8 @@ class LanguageStreamSettings(Checked):
     name: str = "custom"
     """``order1``, ``order2`` or ``order3`` of the paper, or any other name with ``tasks``."""
     tasks: tuple[str, ...] = ()
-    """Names from the pool in their order; empty takes those of the named order."""
+    """Names in their order, from the pool or, with ``folder``, of any folder in ``data``; empty
+    takes those of the named order."""
     leave_out: tuple[str, ...] = ()
     """Tasks of the order that are left out on purpose; the record says so."""
     source: Literal["folder", "hub"] = "folder"
@@ -44,6 +49,9 @@ class LanguageStreamSettings(Checked):
     """What is done with examples without text: stop, or leave them out."""
     split_seed: Seed32 = 0
     """Of all choices of examples, and of nothing else: runs with different seeds see the same."""
+    prompt: Literal["auto", "instruction", "sentence"] = "auto"
+    """What a model reads: the benchmark's ``instruction`` with all options and the text, or the
+    ``sentence`` alone; ``auto``: what the host is made for."""
     bucket: bool = True
     """Let examples of about one length share a batch; false gives plain random batches."""
 
@@ -65,10 +73,20 @@ class LanguageStreamSettings(Checked):
         if not self.tasks:
             check_choice("name", self.name, ORDERS)
         for task in self.planned:
-            check_choice("tasks", task, POOL)
+            self._check_name(task)
         if len(set(self.planned)) < len(self.planned):
             raise ValueError(f"tasks must be different, got {', '.join(self.planned)}")
         for task in self.leave_out:
             check_choice("leave_out", task, self.planned)
         if not self.order:
             raise ValueError("leave_out must leave at least one task, got all of them")
+
+    def _check_name(self, task: str) -> None:
+        """Any folder in the benchmark's form is a task; the hub's datasets are known by name."""
+        if self.source == "hub":
+            check_choice("tasks", task, POOL)
+        elif not NAME.fullmatch(task):
+            raise ValueError(
+                "tasks must be names of letters, digits, '.', '_' and '-', none of them first but "
+                f"letters and digits, got {task!r}"
+            )

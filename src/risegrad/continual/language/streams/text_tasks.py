@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
+
+PromptForm = Literal["instruction", "sentence"]
+"""What a model reads: the benchmark's prompt with instruction and options, or the text alone."""
 
 CHOOSE = "Choose one from the option.\n"
 INSTRUCTIONS: dict[str, str] = {
@@ -95,6 +99,12 @@ POOL: dict[str, TextTask] = {
         TextTask("IMDB", "SC", ("Good", "Bad"), 2000, 7600),
     )
 }
+
+
+def task_of(name: str) -> TextTask:
+    """A task of the pool, or one of any other name: what a text is about, with its own labels."""
+    return POOL.get(name) or TextTask(name, "TC", (), 0, 0)
+
 
 ORDERS: dict[str, tuple[str, ...]] = {
     "order1": ("dbpedia", "amazon", "yahoo", "agnews"),
