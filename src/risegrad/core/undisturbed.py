@@ -9,7 +9,9 @@ itself would see the same dropout mask.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, NamedTuple
@@ -133,3 +135,31 @@ def _scalar(loss: object) -> float:
             f"closure must return a scalar tensor or a number, got {type(loss).__name__}"
         )
     return float(loss)
+
+
+class _Eager:
+    """How many are inside ``uncompiled``, and what stood before the first came."""
+
+    lock = threading.Lock()
+    inside = 0
+    before: Any = None
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """Compiled code runs as it is written: it does not see hooks that were added later.
+
+    torch's stance is one for all threads, and two that put back what they found would leave it
+    changed: so the first to come sets it, and the last to go puts it back.
+    """
+    with _Eager.lock:
+        if not _Eager.inside:
+            _Eager.before = torch.compiler.set_stance("force_eager")
+        _Eager.inside += 1
+    try:
+        yield
+    finally:
+        with _Eager.lock:
+            _Eager.inside -= 1
+            if not _Eager.inside:
+                _Eager.before.__exit__(None, None, None)

@@ -92,6 +92,8 @@ class Small:
             loss=lambda batch, every: self.loss_of(self.logits(batch), batch, before, every),
             logits=self.logits,
             loss_of_logits=lambda logits, batch, every: self.loss_of(logits, batch, before, every),
+            predictions=lambda batch: self.logits(batch)[:, before:],
+            features=lambda batch: torch.relu(self.layer(batch.inputs)),
             seen_before=before,
             linears={"body.weight": self.layer},
         )

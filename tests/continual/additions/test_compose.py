@@ -24,7 +24,10 @@ REFUSED = [
 
 
 def test_all_are_registered_with_one_line_each():
-    assert list(ADDITIONS) == ["replay", "ewc", "lwf", "agem", "sam", "gpm", "all-classes"]
+    assert list(ADDITIONS) == [
+        *("replay", "ewc", "lwf", "agem", "sam", "gpm", "all-classes"),
+        *("kron-anchor", "retract", "interpolate"),
+    ]
     assert all(catalogue()["additions"].values())
     for name, kind in ADDITIONS.items():
         assert kind().make(0).name == kind().name == name

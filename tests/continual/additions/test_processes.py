@@ -7,6 +7,7 @@ import torch
 
 from risegrad.continual.additions import ADDITIONS
 from risegrad.continual.devices import Devices
+from risegrad.continual.run_memory import MemorySettings, RunMemory, WithMemory
 
 
 class Together:
@@ -35,9 +36,13 @@ class Rank(Devices):
 def learn(small, name, devices):
     options = {"samples": 5} if name in ("ewc", "gpm") else {}
     addition = ADDITIONS[name](**options).make(0)
+    additions = [addition]
+    if isinstance(addition, WithMemory):
+        addition.kept = RunMemory(MemorySettings(), 0)
+        additions.append(addition.kept)
     losses = []
     for task in range(2):
-        small.learn(task, addition, epochs=2, batch=3, devices=devices)
+        small.learn(task, *additions, epochs=2, batch=3, devices=devices)
         losses.append(small.values())
     return losses, addition.state_dict()
 

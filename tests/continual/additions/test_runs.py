@@ -10,7 +10,10 @@ from risegrad.continual.vision.hosts import HOSTS
 
 ANYWHERE = ("adapter-classifier", "zo-fc", "zo-fc-rise")
 COMPOSES = [
-    *itertools.product(ANYWHERE, ["replay", "ewc", "lwf", "gpm", "all-classes"]),
+    *itertools.product(
+        ANYWHERE,
+        ["replay", "ewc", "lwf", "gpm", "all-classes", "kron-anchor", "retract", "interpolate"],
+    ),
     *itertools.product(("adapter-classifier", "zo-fc-rise"), ["agem", "sam"]),
     *itertools.product(
         ("learnable-classifier",), ["replay", "ewc", "lwf", "agem", "sam", "all-classes"]
@@ -18,6 +21,8 @@ COMPOSES = [
     ("aper", "sam"),
     ("ease", "sam"),
 ]
+AFTERWARDS = ("retract", "interpolate")
+"""Act when a session is over, so that the third is the first whose losses show it."""
 ALL_AT_ONCE = [
     {"name": "replay", "size": 6, "batch": 3},
     {"name": "ewc", "weight": 1.0, "samples": 5},
@@ -25,6 +30,8 @@ ALL_AT_ONCE = [
     {"name": "sam"},
     {"name": "agem", "size": 6, "batch": 3},
     {"name": "gpm", "samples": 5, "batch": 2},
+    {"name": "kron-anchor"},
+    {"name": "retract"},
 ]
 """Small memories, so that what they hold and draw matters."""
 
@@ -62,12 +69,16 @@ def test_all_that_composes_runs_and_changes_something(digits, tmp_path, plain_ru
     # hold, and what it holds shows in the loss by its penalty alone.
     budget = {"epochs": 3, "lr": 0.1, "weight_decay": 0.1}
     more = {"head": budget, "rule": "rise"} if host == "learnable-classifier" else {}
+    if name in AFTERWARDS:
+        more["stream"] = digits(host)["stream"] | {"classes": 6}
     found = perform(read_config(digits(host, [name], **more)), tmp_path / "with", quiet)
-    if host not in plain_runs:
-        plain_runs[host] = perform(read_config(digits(host, **more)), tmp_path / "other", quiet)
-    plain = plain_runs[host]
-    assert len(found["scores"]["accuracy"]["matrix"]) == 2
-    assert {row["task"] for row in found["losses"]} == ({0} if host == "aper" else {0, 1})
+    key = host, len(found["tasks"])
+    if key not in plain_runs:
+        plain_runs[key] = perform(read_config(digits(host, **more)), tmp_path / "other", quiet)
+    plain = plain_runs[key]
+    assert len(found["scores"]["accuracy"]["matrix"]) == len(found["tasks"])
+    trained = {0} if host == "aper" else set(range(len(found["tasks"])))
+    assert {row["task"] for row in found["losses"]} == trained
     changed = [
         one["loss"] != other["loss"]
         for one, other in zip(found["losses"], plain["losses"], strict=True)

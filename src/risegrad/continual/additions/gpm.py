@@ -16,6 +16,7 @@ from risegrad.common.seeds import generator_for
 from risegrad.continual.additions.addition import Addition, AdditionSettings, Training
 from risegrad.continual.session import ParameterGroup, Ref, Session
 from risegrad.continual.update_rules import SHAPERS
+from risegrad.core.undisturbed import uncompiled
 
 NOISE = 1e-12
 """Directions with less than this share of the inputs' energy are rounding."""
@@ -138,8 +139,7 @@ def input_grams(training: Training, refs: Sequence[Ref], size: int) -> dict[str,
     with ExitStack() as stack:
         for name, layer in session.linears.items():
             stack.callback(layer.register_forward_pre_hook(watch(name)).remove)
-        # Compiled code does not see hooks that were added later.
-        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(uncompiled())
         with torch.no_grad():
             for batch in training.examples(refs, size):
                 with devices.autocast():

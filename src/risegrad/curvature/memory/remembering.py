@@ -14,7 +14,7 @@ from risegrad.common.checks import check_int, check_positive_int
 from risegrad.common.settings import unknown
 from risegrad.core.blocks import listing
 from risegrad.core.draws import mix
-from risegrad.core.undisturbed import Buffer, Generators
+from risegrad.core.undisturbed import Buffer, Generators, uncompiled
 from risegrad.curvature.memory.covered_layers import Layer, chosen_layers
 from risegrad.curvature.memory.layer_memory import PARTS, LayerMemory
 from risegrad.curvature.memory.layer_names import named_parameters, role_of
@@ -253,8 +253,7 @@ def _as_found(model: nn.Module) -> Iterator[None]:
         # The fused encoder layer passes by the hooks of its parts.
         torch.backends.mha.set_fastpath_enabled(False)
         stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
-        # Compiled code does not see hooks that were added later.
-        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(uncompiled())
         stack.enter_context(evaluating(model))
         yield
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 from risegrad.common.seeds import generator_for
@@ -12,10 +13,11 @@ from risegrad.continual.host import saved_parameters
 from risegrad.continual.session import ParameterGroup, Session
 from risegrad.continual.update_rules import HeadRule, head_rule_of
 from risegrad.continual.vision.adapters import adapter_linears
-from risegrad.continual.vision.classifier_heads import Head
+from risegrad.continual.vision.classifier_heads import Head, cosine
 from risegrad.continual.vision.hosts.learnable_classifier import HeadKind, HeadSettings
 from risegrad.continual.vision.hosts.vision_host import VisionHost, session_loss
 from risegrad.continual.vision.image_batches import AugmentedImages, VisionBatch
+from risegrad.continual.vision.prototypes import prototypes
 from risegrad.continual.vision.vision_kit import Kit
 
 
@@ -28,16 +30,28 @@ class AdapterSettings(HeadSettings):
     """``same`` as the adapters' rule, or always ``fo``."""
 
 
+@dataclass(frozen=True)
+class AdapterClassifierSettings(AdapterSettings):
+    """Also, which score counts."""
+
+    main: Literal["accuracy", "within_task", "class_means"] = "accuracy"
+    """``accuracy``: the head's, over all classes seen, and nothing else is scored. The others score
+    in all three ways: the head's over each task's own classes, and the nearest of class means, each
+    taken when its session ended, over all classes seen."""
+
+
 class AdapterClassifier(VisionHost):
     """Adapters drift with every session: the host that forgets most, and the cheapest."""
 
     name = "adapter-classifier"
     summary = "one set of adapters and a cosine head, trained in every session"
     has_adapters = True
-    Settings = AdapterSettings
+    Settings = AdapterClassifierSettings
 
-    def __init__(self, kit: Kit, settings: AdapterSettings) -> None:
+    def __init__(self, kit: Kit, settings: AdapterClassifierSettings) -> None:
         super().__init__(kit, settings)
+        self.main_score = settings.main
+        self.means = torch.empty(0, kit.width, device=kit.devices.device)
         self.adapters = kit.new_adapters(0)
         self.head = Head(settings.head, kit.width, settings.sigma).to(kit.devices.device)
 
@@ -72,7 +86,9 @@ class AdapterClassifier(VisionHost):
         )
 
     def finish(self, task: int) -> None:
-        """Nothing to do."""
+        """Class means are kept as they are now, where they count."""
+        if self._by_means:
+            self.means = torch.cat([self.means, prototypes(self.kit, task, self.adapters, None)])
 
     def logits(self, batch: VisionBatch) -> Tensor:
         """Scores of all classes, with gradients."""
@@ -87,12 +103,29 @@ class AdapterClassifier(VisionHost):
         found, labels = self.kit.features_of(task, split, self.adapters)
         return self.head(found), labels
 
+    def predict_all(self, task: int, split: str) -> tuple[dict[str, Tensor], Tensor]:
+        if not self._by_means:
+            return super().predict_all(task, split)
+        found, labels = self.kit.features_of(task, split, self.adapters)
+        logits = self.head(found)
+        first, count = self.kit.first_class(task), len(self.kit.stream[task].classes)
+        within = torch.full_like(logits, -torch.inf)
+        within[:, first : first + count] = logits[:, first : first + count]
+        by_means = cosine(found, self.means)
+        return {"accuracy": logits, "within_task": within, "class_means": by_means}, labels
+
+    @property
+    def _by_means(self) -> bool:
+        return self.main_score != "accuracy"
+
     def state_dict(self) -> dict[str, Any]:
         return {
             "adapters": saved_parameters(self.adapters),
             "head": saved_parameters(self.head),
+            "means": self.means.cpu().clone(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.adapters.load_state_dict(state["adapters"])
         self.head.load(state["head"])
+        self.means = state["means"].to(self.kit.devices.device)

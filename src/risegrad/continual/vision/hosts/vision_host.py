@@ -47,19 +47,25 @@ class VisionHost(Host):
     def predict(self, task: int, split: str) -> tuple[Tensor, Tensor]:
         """Scores over all classes seen, and labels, of this process's part of a split."""
 
+    def predict_all(self, task: int, split: str) -> tuple[dict[str, Tensor], Tensor]:
+        """Scores over all classes by the name of what they are used for, and labels."""
+        logits, labels = self.predict(task, split)
+        return {"accuracy": logits}, labels
+
     def score(self, tasks: Sequence[int]) -> dict[str, list[Score]]:
         split = self.kit.loop.score_on
-        scores = []
+        scores: dict[str, list[Score]] = {}
         for task in tasks:
             with torch.no_grad():
-                logits, labels = self.predict(task, split)
-            right = (logits.argmax(1) == labels).sum()
-            counts = torch.stack([right, torch.full_like(right, len(labels))])
-            hits, total = self.kit.devices.total(counts).tolist()
+                found, labels = self.predict_all(task, split)
+            right = [(logits.argmax(1) == labels).sum() for logits in found.values()]
+            counts = torch.stack([*right, torch.full_like(right[0], len(labels))])
+            *hits, total = self.kit.devices.total(counts).tolist()
             if not total:
                 raise ValueError(f"task {task} has no {split} images to score on")
-            scores.append(Score(hits, total))
-        return {"accuracy": scores}
+            for name, count in zip(found, hits, strict=True):
+                scores.setdefault(name, []).append(Score(count, total))
+        return scores
 
     @classmethod
     def feature_passes(cls, train: Sequence[int], test: Sequence[int]) -> int:

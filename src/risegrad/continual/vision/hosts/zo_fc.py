@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from risegrad.continual.update_rules import HeadRule
-from risegrad.continual.vision.hosts.adapter_classifier import AdapterClassifier, AdapterSettings
+from risegrad.continual.vision.hosts.adapter_classifier import (
+    AdapterClassifier,
+    AdapterClassifierSettings,
+)
 
 
 @dataclass(frozen=True)
-class ZoFcSettings(AdapterSettings):
+class ZoFcSettings(AdapterClassifierSettings):
     """As Adapter + Cls., with a head that is always first-order."""
 
     head_rule: HeadRule = "fo"
