@@ -10,7 +10,6 @@ from risegrad.common.checks import check_choice
 from risegrad.common.declared_fields import Checked, Count, Limits, Seed32, Share
 from risegrad.continual.language.streams.text_tasks import ORDERS, POOL
 
-
 NAME = re.compile(r"\w[\w.-]*")
 
 

@@ -101,7 +101,6 @@ POOL: dict[str, TextTask] = {
 }
 
 
-
 def task_of(name: str) -> TextTask:
     """A task of the pool, or one of any other name: what a text is about, with its own labels."""
     return POOL.get(name) or TextTask(name, "TC", (), 0, 0)
