@@ -29,6 +29,22 @@ def without_dropout(folder):
     return folder
 
 
+def two_processes(plain, folder):
+    """What each of two processes found that learned together."""
+    folder.mkdir()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ranks = []
+    for rank in range(2):
+        world = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        command = [sys.executable, "-c", RUN, json.dumps(plain), str(folder)]
+        ranks.append(subprocess.Popen(command, env=os.environ | world | place))
+    assert [process.wait(timeout=300) for process in ranks] == [0, 0]
+    return [json.loads((folder / f"result{rank}").read_text()) for rank in range(2)]
+
+
 @pytest.mark.slow  # three interpreters load transformers
 def test_two_processes_learn_what_one_learns(data, tmp_path):
     weights = without_dropout(tmp_path / "model")
@@ -38,19 +54,7 @@ def test_two_processes_learn_what_one_learns(data, tmp_path):
         host={"name": "o-lora"}, rule={"name": "rise"},
     )  # fmt: skip
     expected = perform(read_config(plain), tmp_path / "one", silent)
-    (tmp_path / "two").mkdir()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    ranks = []
-    for rank in range(2):
-        world = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
-        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        command = [sys.executable, "-c", RUN, json.dumps(plain), str(tmp_path / "two")]
-        ranks.append(subprocess.Popen(command, env=os.environ | world | place))
-    assert [process.wait(timeout=300) for process in ranks] == [0, 0]
-    for rank in range(2):
-        found = json.loads((tmp_path / "two" / f"result{rank}").read_text())
+    for found in two_processes(plain, tmp_path / "two"):
         assert found["scores"] == expected["scores"]
         for mine, other in zip(found["losses"], expected["losses"], strict=True):
             assert mine["loss"] == pytest.approx(other["loss"], rel=1e-4)

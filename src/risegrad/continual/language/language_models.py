@@ -35,7 +35,7 @@ class LabelHead(nn.Module):
 
 def pooled(net: Any, source: Tensor, mask: Tensor) -> Tensor:
     """The mean of an encoder's last states over the text of each row."""
-    states = net(input_ids=source, attention_mask=mask).last_hidden_state
+    states: Tensor = net(input_ids=source, attention_mask=mask).last_hidden_state
     weights = mask.unsqueeze(-1).to(states.dtype)
     return (states * weights).sum(1) / weights.sum(1).clamp(min=1)
 

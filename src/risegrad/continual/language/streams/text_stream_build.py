@@ -141,9 +141,8 @@ def _task(
     for purpose in ("train", "test"):
         if not parts[purpose]:
             raise ValueError(f"{task.name}: there must be a {purpose} example, got none")
-    splits = {
-        name: _split(task, examples, labels, settings.prompt) for name, examples in parts.items()
-    }
+    form = settings.prompt
+    splits = {name: _split(task, examples, labels, form) for name, examples in parts.items()}
     return Task(task.name, labels, **splits)
 
 

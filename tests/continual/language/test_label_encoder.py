@@ -1,0 +1,225 @@
+"""The encoder for short texts: it learns, and scores as a slow reference does."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from continual.language.test_processes import two_processes
+from continual.language.test_runs import KilledHere, run, without_times
+from continual.language.tiny_text import WORDS, config, save_model
+from risegrad.continual.devices import Devices
+from risegrad.continual.language.language_run import make_host
+from risegrad.continual.runs import perform, read_config
+from risegrad.continual.session import silent
+from risegrad.continual.session_training import SessionTraining
+
+TASKS = {"colours": ["red", "green", "blue"], "num-bers": ["one", "two_three", "red"]}
+
+
+def write_intents(root, sizes=(24, 12)):
+    """Names of folders that no pool has; a word of the text tells its label; "red" is in both."""
+    for shift, (name, labels) in enumerate(TASKS.items()):
+        (root / name).mkdir(parents=True)
+        (root / name / "labels.json").write_text(json.dumps(labels))
+        for split, count in zip(("train", "test"), sizes, strict=True):
+            examples = [
+                {
+                    "sentence": " ".join(["", WORDS[6 + n % 3 + 3 * shift], *WORDS[12:][: n % 4]]),
+                    "label": labels[n % 3],
+                }
+                for n in range(count)
+            ]
+            (root / name / f"{split}.json").write_text(json.dumps(examples))
+    return root
+
+
+@pytest.fixture(scope="session")
+def intents(tmp_path_factory):
+    return write_intents(tmp_path_factory.mktemp("intents"))
+
+
+@pytest.fixture(scope="session")
+def encoder(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("encoder"), "bert")
+
+
+@pytest.fixture
+def plain(intents, encoder):
+    def make(**sections):
+        sections["host"] = {"name": "label-encoder"} | sections.get("host", {})
+        sections["stream"] = {"tasks": list(TASKS)} | sections.get("stream", {})
+        return config(intents, encoder, **sections)
+
+    return make
+
+
+def host_of(made):
+    return make_host(read_config(made), Devices())
+
+
+def slow_vector(host, text):
+    """The mean of one text's last states, by itself, in float64."""
+    model = host.kit.model
+    net = model.net.double().eval()
+    with torch.no_grad():
+        states = net(**model.tokenizer([text], return_tensors="pt")).last_hidden_state[0]
+    model.net.float()
+    mean = states.mean(0)
+    return mean / mean.norm()
+
+
+def test_it_learns(plain, tmp_path):
+    adapter = {"lr": 0.03, "epochs": 20}
+    found = run(plain(adapter=adapter, model={"dropout": 0.0}), tmp_path)
+    assert found["main_score"] == "accuracy"
+    assert set(found["trainable"]) == {"lora"}
+    before, after = found["before"]["accuracy"], found["scores"]["accuracy"]["matrix"]
+    for task in range(2):
+        assert after[task][task] > max(before[task], 90)
+    side = found["scores"]["all_labels"]["matrix"]
+    assert side[1][0] <= after[1][0]
+    assert found["metrics"]["all_labels_avg"] == pytest.approx((side[1][0] + side[1][1]) / 2)
+
+
+def test_labels_are_embedded_by_the_pretrained_model_as_plain_words(plain):
+    host = host_of(plain())
+    assert host.kit.labels == ("red", "green", "blue", "one", "two_three")
+    for label, vector in zip(host.kit.labels, host.labels, strict=True):
+        torch.testing.assert_close(
+            vector.double(), slow_vector(host, label.replace("_", " ")), rtol=1e-4, atol=1e-5
+        )
+    before = host.labels.clone()
+    kit = host.kit
+    SessionTraining(host.begin(0), kit.loop, kit.devices, (), 0).epoch(0, silent)
+    assert torch.equal(before, host.labels)
+
+
+def test_scores_are_those_of_a_slow_reference(plain):
+    host = host_of(plain(adapter={"lr": 0.05}))
+    kit = host.kit
+    SessionTraining(host.begin(0), kit.loop, kit.devices, (), 0).epoch(0, silent)
+    host.finish(0)
+    found = host.score([0, 1])
+    labels = torch.stack([slow_vector(host_of(plain()), x.replace("_", " ")) for x in kit.labels])
+    seen = {0: [0, 1, 2], 1: [0, 1, 2, 3, 4]}  # learned, and the task's own
+    for task, own in enumerate(([0, 1, 2], [3, 4, 0])):
+        for name, allowed in (("accuracy", own), ("all_labels", seen[task])):
+            hits = 0
+            for text, answer in zip(
+                kit.stream[task].test.prompts, kit.stream[task].test.answers, strict=True
+            ):
+                cosines = labels @ slow_vector(host, text)
+                hits += kit.labels[max(allowed, key=lambda place: cosines[place])] == answer
+            assert (found[name][task].hits, found[name][task].total) == (hits, 12)
+
+
+def test_the_loss_is_over_the_tasks_own_labels_or_all_seen(plain):
+    host = host_of(plain(host={"scale": 5.0}, model={"dropout": 0.0}))
+    host.kit.model.module.eval()
+    session = host.begin(1)
+    session.module.eval()
+    assert session.seen_before == 3
+    batch = session.items.fetch([(1, 0), (1, 1), (1, 2), (1, 5)], 0)
+    assert batch.targets.tolist() == [3, 4, 0, 0]
+    with torch.no_grad():
+        scores = session.logits(batch)
+        texts = torch.stack([slow_vector(host, host.kit.stream[1].train.prompts[n]) for n in
+                             (0, 1, 2, 5)])  # fmt: skip
+        torch.testing.assert_close(
+            scores.double(), 5 * texts @ host.labels.double().T, rtol=1e-4, atol=1e-4
+        )
+        own = torch.log_softmax(scores[:, [3, 4, 0]], 1)[range(4), [0, 1, 2, 2]]
+        every = torch.log_softmax(scores, 1)[range(4), [3, 4, 0, 0]]
+        for every_class, expected in ((False, -own.mean()), (True, -every.mean())):
+            torch.testing.assert_close(session.loss(batch, every_class), expected)
+            torch.testing.assert_close(session.loss_of_logits(scores, batch, every_class), expected)
+
+
+@pytest.mark.parametrize(
+    ("addition", "budget"),
+    [
+        ({"name": "lwf"}, {}),
+        ({"name": "replay", "size": 6}, {}),
+        ({"name": "all-classes"}, {}),
+        ({"name": "ewc", "samples": 4}, {}),
+        ({"name": "gpm", "samples": 4}, {"optimizer": "sgd"}),
+    ],
+)
+def test_additions(plain, tmp_path, addition, budget):
+    without = run(plain(adapter=budget), tmp_path / "without")
+    found = run(plain(additions=[addition], adapter=budget), tmp_path / "with")
+    assert found["losses"][0] == without["losses"][0]  # nothing to protect yet
+    assert found["losses"][-1] != without["losses"][-1]
+
+
+def test_a_killed_run_goes_on_to_the_same_end(plain, tmp_path):
+    made = plain(adapter={"epochs": 2}, loop={"checkpoint_seconds": 0.0})
+    expected = without_times(run(made, tmp_path / "whole"))
+    for last in (1, 2, 3):  # within and between the sessions
+
+        def report(news, left=[last]):  # noqa: B006
+            left[0] -= "loss" in news
+            if left[0] < 0:
+                raise KilledHere
+
+        with pytest.raises(KilledHere):
+            run(made, tmp_path / str(last), report)
+        assert without_times(run(made, tmp_path / str(last))) == expected
+
+
+@pytest.mark.slow  # three interpreters load transformers
+def test_two_processes_learn_what_one_learns(plain, intents, tmp_path):
+    path = save_model(tmp_path / "model", "bert") / "config.json"
+    still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    path.write_text(json.dumps(json.loads(path.read_text()) | still))
+    made = plain(model={"weights": str(tmp_path / "model"), "dropout": 0.0})
+    expected = perform(read_config(made), tmp_path / "one", silent)
+    for found in two_processes(made, tmp_path / "two"):
+        assert found["scores"] == expected["scores"]
+        for mine, other in zip(found["losses"], expected["losses"], strict=True):
+            assert mine["loss"] == pytest.approx(other["loss"], rel=1e-4)
+
+
+def test_it_reads_the_sentence_alone_unless_told(plain):
+    assert host_of(plain()).kit.stream[0].test.prompts[1] == f"{WORDS[7]} fine"
+    asked = host_of(plain(stream={"prompt": "instruction"})).kit.stream[0].test.prompts[1]
+    assert re.fullmatch(
+        r"Task:TC\nDataset:colours\nWhat is the topic .*\nOption: red, green, blue \n .*\nAnswer:",
+        asked,
+    )
+
+
+def test_a_model_that_writes_is_refused(intents, weights):
+    with pytest.raises(ValueError, match=r"'label-encoder' needs an encoder such as BERT, got t5"):
+        host_of(config(intents, weights, host={"name": "label-encoder"},
+                       stream={"tasks": list(TASKS)}))  # fmt: skip
+
+
+def test_labels_of_the_same_words_are_refused(tmp_path, plain):
+    root = write_intents(tmp_path)
+    (root / "colours" / "labels.json").write_text('["red", "green", "blue", "two three"]')
+    made = plain(stream={"data": str(root)})
+    with pytest.raises(ValueError, match=r"differ in their words.* got 'two three', which reads"):
+        host_of(made)
+
+
+def test_no_test_examples_of_the_split(plain, tmp_path):
+    with pytest.raises(ValueError, match="colours has no validation examples to score on"):
+        run(plain(loop={"score_on": "validation"}), tmp_path)
+
+
+def test_the_experiment_file_runs(intents, encoder, tmp_path):
+    from risegrad.lab.experiments.experiment_file import load_experiment
+    from risegrad.lab.experiments.run_cells import expand
+
+    given = [
+        f"model.weights={encoder}", f"stream.data={intents}", f"stream.tasks={list(TASKS)}",
+        "stream.train_size=12", "stream.test_size=6", "seeds=[0]", "model.rank=2",
+    ]  # fmt: skip
+    cells = expand(load_experiment("banking77", given), read_config)
+    assert {cell.config["adapter"]["optimizer"] for cell in cells} == {"adamw", "sgd"}
+    found = perform(read_config(cells[0].settings), Path(tmp_path), silent)
+    assert len(found["scores"]["accuracy"]["matrix"]) == 2
