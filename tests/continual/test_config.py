@@ -11,7 +11,7 @@ from risegrad.common.settings import Unused
 from risegrad.continual.runs import read_config
 from risegrad.continual.session_training import SessionTraining
 from risegrad.continual.training_budget import TrainingBudget
-from risegrad.continual.update_rules import RULES, SHAPERS, USES, Rule
+from risegrad.continual.update_rules import INFORMED, RULES, SHAPERS, USES, Rule
 from risegrad.lab.experiments.experiment_file import load_experiment
 from risegrad.lab.experiments.run_cells import expand
 
@@ -47,7 +47,7 @@ def test_the_rule_of_the_host_counts_where_none_is_named():
 
 def test_every_rule_says_what_it_uses():
     assert set(USES) == set(RULES)
-    assert {name for name, uses in USES.items() if "exempt" in uses} == set(SHAPERS)
+    assert {name for name, uses in USES.items() if "exempt" in uses} == {*SHAPERS, *INFORMED}
     for name in RULES:
         assert Rule(name).unused(name) == {}
 

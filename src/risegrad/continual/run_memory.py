@@ -253,27 +253,27 @@ class WithMemory(Addition):
         return self.kept.memory
 
 
-class Remembering(Protocol):
-    """What the settings of a run say about its memory."""
+class LearningSettings(Protocol):
+    """What the settings of a run say about how it learns, in every domain."""
 
     @property
     def rule(self) -> Rule:
-        """The update rule."""
+        """The update rule of the groups that take one."""
 
     @property
     def memory(self) -> MemorySettings:
-        """What is remembered."""
+        """What is remembered, where the rule or an addition asks for it."""
 
     @property
     def additions(self) -> Sequence[Any]:
-        """The settings of the additions."""
+        """The settings of the additions, in their order."""
 
     @property
     def seed(self) -> int:
-        """The run's seed."""
+        """The seed of everything random in the run."""
 
 
-def made_additions(settings: Remembering) -> list[Addition]:
+def made_additions(settings: LearningSettings) -> list[Addition]:
     """The additions of a run, with its memory behind them if any of them or the rule needs one."""
     made: list[Addition] = [addition.make(settings.seed) for addition in settings.additions]
     users = [addition for addition in made if isinstance(addition, WithMemory)]

@@ -17,10 +17,9 @@ from risegrad.continual.additions.composition import check_composition
 from risegrad.continual.devices import Devices
 from risegrad.continual.host import Host, Score
 from risegrad.continual.run_checkpoints import Checkpoints, Origin
-from risegrad.continual.run_memory import MemorySettings, RunMemory, made_additions
+from risegrad.continual.run_memory import LearningSettings, RunMemory, made_additions
 from risegrad.continual.session import Report, Session, silent
 from risegrad.continual.session_training import Loop, SessionTraining
-from risegrad.continual.update_rules import Rule
 
 
 @dataclass
@@ -178,28 +177,12 @@ def _counts(scores: dict[str, list[Score]]) -> dict[str, list[tuple[int, int]]]:
     return {name: [(s.hits, s.total) for s in row] for name, row in scores.items()}
 
 
-class RunSettings(Protocol):
+class RunSettings(LearningSettings, Protocol):
     """What the settings of a run have in every domain."""
 
     @property
     def loop(self) -> Loop:
         """How the loop goes: batch size, workers, checkpoints."""
-
-    @property
-    def seed(self) -> int:
-        """The seed of everything random in the run."""
-
-    @property
-    def additions(self) -> Sequence[Any]:
-        """The settings of the additions, in their order."""
-
-    @property
-    def rule(self) -> Rule:
-        """The update rule of the groups that take one."""
-
-    @property
-    def memory(self) -> MemorySettings:
-        """What is remembered, where the rule or an addition asks for it."""
 
     def reads(self) -> dict[str, Reading]:
         """What the run reads, by the name of the setting."""
