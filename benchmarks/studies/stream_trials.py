@@ -1,12 +1,13 @@
 """One task after another with and without a memory, and what was forgotten at equal learning."""
 
 import copy
+import itertools
 import json
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -57,7 +58,7 @@ class Method:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run. ``new``: tasks after the first, when learned; ``forgotten``: points until the end."""
+    """One run. ``new``: later tasks when learned; ``forgotten``: points lost until the end."""
 
     problem: str
     method: str
@@ -165,7 +166,7 @@ def _on_line(curve: list[tuple[float, float]], level: float) -> float:
     """Below its least New a method is taken at that point, which flatters no smaller rate."""
     if level <= curve[0][0]:
         return curve[0][1]
-    for (low, f), (high, g) in zip(curve[:-1], curve[1:], strict=True):
+    for (low, f), (high, g) in itertools.pairwise(curve):
         if low <= level <= high:
             return f + (g - f) * (level - low) / (high - low) if high > low else min(f, g)
     return curve[-1][1]
@@ -173,16 +174,21 @@ def _on_line(curve: list[tuple[float, float]], level: float) -> float:
 
 def commit() -> str:
     """What the results were made with; a dirty tree says so."""
-    run: Callable[..., Any] = subprocess.run
     command = ["git", "describe", "--always", "--dirty"]
-    here = Path(__file__).parent
-    return str(run(command, capture_output=True, text=True, cwd=here, check=True).stdout).strip()
+    found = subprocess.run(
+        command, capture_output=True, text=True, cwd=Path(__file__).parent, check=True
+    )
+    return found.stdout.strip()
+
+
+COMMIT = commit()
+"""As the run began: later edits do not belong to it."""
 
 
 def keep(path: Path, part: str, content: dict[str, Any], about: dict[str, Any]) -> None:
     """Write one part of a study's results and leave the others as they are."""
     kept = json.loads(path.read_text()) if path.exists() else {}
-    environment = {"commit": commit(), "torch": torch.__version__, "command": sys.argv[1:]}
+    environment = {"commit": COMMIT, "torch": torch.__version__, "command": sys.argv[1:]}
     kept[part] = {**environment, **about, **content}
     path.write_text(json.dumps(kept, indent=1) + "\n")
 
