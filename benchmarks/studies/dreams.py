@@ -13,7 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer, T5ForConditionalGeneration
 
 import risegrad
-from benchmarks.studies.stream_trials import keep
+from benchmarks.studies.stream_trials import as_rows, deviation, keep
 from risegrad.continual.language.streams.text_tasks import POOL
 
 RESULTS = Path(__file__).with_suffix(".json")
@@ -234,7 +234,7 @@ def at_equal_learning(points: list[Point], before: float) -> dict[str, Any]:
     """
     risen: dict[str, list[float]] = {}
     levels = []
-    for seed in SEEDS:
+    for seed in sorted({p.seed for p in points}):
         own = [p for p in points if p.seed == seed]
         curves = {p.method: sorted((q.new_loss, q.kept_loss) for q in own if q.method == p.method)
                   for p in own}  # fmt: skip
@@ -244,7 +244,7 @@ def at_equal_learning(points: list[Point], before: float) -> dict[str, Any]:
             risen.setdefault(method, []).append(_on_line(curve, level) - before)
     rows = [
         {"method": m, "kept loss risen by": round(statistics.mean(v), 3),
-         "deviation": round(statistics.stdev(v), 3)} for m, v in risen.items()
+         "deviation": deviation(v)} for m, v in risen.items()
     ]  # fmt: skip
     return {"new loss": round(statistics.mean(levels), 3), "methods": rows}
 
@@ -266,15 +266,13 @@ def main(words: list[str]) -> None:
         "kept": score_of(subject, subject.taught),
     }
     print(before, flush=True)
-    methods = ["plain", *SOURCES]
-    points = [p for seed in SEEDS for method in methods for p in run(subject, method, seed)]
-    compared = at_equal_learning(points, before["kept loss"])
-    rows = [
-        {key: round(v, 3) if isinstance(v, float) else v for key, v in asdict(p).items()}
-        for p in points
-    ]
     about = {"old": OLD, "rate": RATE, "epochs": EPOCHS, "damping": DAMPING, "before": before}
-    keep(RESULTS, "t5", {"equal learning": compared, "points": rows}, about)
+    points: list[Point] = []
+    for seed in SEEDS:
+        points += [p for method in ("plain", *SOURCES) for p in run(subject, method, seed)]
+        compared = at_equal_learning(points, before["kept loss"])
+        # After every seed: a run that is stopped leaves what it found.
+        keep(RESULTS, "t5", {"equal learning": compared, "points": as_rows(points)}, about)
     print(json.dumps(compared, indent=1))
 
 

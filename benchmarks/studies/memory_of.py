@@ -19,6 +19,7 @@ import risegrad
 from benchmarks.studies.stream_trials import (
     Batch,
     Method,
+    Outcome,
     Problem,
     as_rows,
     at_equal_learning,
@@ -88,7 +89,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.base = base
 
-    def forward(self, tokens: dict[str, Tensor]) -> Tensor:
+    def forward(self, **tokens: Tensor) -> Tensor:
         hidden = self.base(**tokens).last_hidden_state
         mask = tokens["attention_mask"][..., None].to(hidden)
         return normalize((hidden * mask).sum(1) / mask.sum(1), dim=-1)
@@ -114,7 +115,7 @@ class Intents:
             place = Path(data) / f"banking-{task + 1}"
             labels = json.loads((place / "labels.json").read_text())
             with torch.no_grad():
-                self.names.append(base(self.tokens(labels)))
+                self.names.append(base(**self.tokens(labels)))
             train, test = (self.examples(place / f"{part}.json.gz", labels)
                            for part in ("train", "test"))  # fmt: skip
             few = [[e for e in train if e[1] == k][: self.per_label] for k in range(len(labels))]
@@ -147,7 +148,7 @@ class Intents:
         return [self.batch([own[i] for i in part]) for part in shuffled(len(own), 16, seed)]
 
     def logits(self, model: nn.Module, batch: Batch, task: int) -> Tensor:
-        found: Tensor = model(batch[0]) @ self.names[task].T / self.temperature
+        found: Tensor = model(**batch[0]) @ self.names[task].T / self.temperature
         return found
 
     def loss(self, model: nn.Module, batch: Batch, task: int) -> Tensor:
@@ -276,10 +277,13 @@ def chosen(words: list[str]) -> tuple[str, Problem, list[Method]]:
 
 def main(words: list[str]) -> None:
     name, problem, ways = chosen(words)
-    outcomes = list(trials(problem, ways, SEEDS))
-    compared = at_equal_learning(outcomes)
     about = {"problem": problem.name, "tasks": problem.tasks, "epochs": problem.epochs}
-    keep(RESULTS, name, {"equal learning": compared, "runs": as_rows(outcomes)}, about)
+    outcomes: list[Outcome] = []
+    for seed in SEEDS:
+        outcomes += trials(problem, ways, seed)
+        compared = at_equal_learning(outcomes)
+        # After every seed: a run that is stopped leaves what it found.
+        keep(RESULTS, name, {"equal learning": compared, "runs": as_rows(outcomes)}, about)
     print(json.dumps(compared, indent=1))
 
 

@@ -119,18 +119,17 @@ def run_stream(
     )  # fmt: skip
 
 
-def trials(problem: Problem, methods: Sequence[Method], seeds: Sequence[int]) -> Iterator[Outcome]:
-    """Every method at every rate; within a seed all start from the same model."""
-    for seed in seeds:
-        torch.manual_seed(seed)
-        begun = problem.model(seed)
-        learn(problem, begun, 0, problem.base_rate, seed)
-        first = problem.score(begun, 0)
-        for method in methods:
-            for rate in method.rates:
-                outcome = run_stream(problem, begun, first, method, rate, seed)
-                print(outcome, flush=True)
-                yield outcome
+def trials(problem: Problem, methods: Sequence[Method], seed: int) -> Iterator[Outcome]:
+    """Every method at every rate, all from the same model."""
+    torch.manual_seed(seed)
+    begun = problem.model(seed)
+    learn(problem, begun, 0, problem.base_rate, seed)
+    first = problem.score(begun, 0)
+    for method in methods:
+        for rate in method.rates:
+            outcome = run_stream(problem, begun, first, method, rate, seed)
+            print(outcome, flush=True)
+            yield outcome
 
 
 def at_equal_learning(outcomes: Sequence[Outcome]) -> dict[str, Any]:
@@ -149,10 +148,15 @@ def at_equal_learning(outcomes: Sequence[Outcome]) -> dict[str, Any]:
             found.setdefault(method, []).append(_on_line(curve, level))
     rows = [
         {"method": method, "forgotten": round(statistics.mean(values), 2),
-         "deviation": round(statistics.stdev(values), 2), "by seed": [round(v, 2) for v in values]}
+         "deviation": deviation(values), "by seed": [round(v, 2) for v in values]}
         for method, values in found.items()
     ]  # fmt: skip
     return {"new": round(statistics.mean(levels), 2), "methods": rows}
+
+
+def deviation(values: Sequence[float]) -> float | None:
+    """Over seeds; None for one."""
+    return round(statistics.stdev(values), 3) if len(values) > 1 else None
 
 
 def _curves(outcomes: Sequence[Outcome]) -> dict[str, list[tuple[float, float]]]:
@@ -193,10 +197,10 @@ def keep(path: Path, part: str, content: dict[str, Any], about: dict[str, Any]) 
     path.write_text(json.dumps(kept, indent=1) + "\n")
 
 
-def as_rows(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """Outcomes as plain data with as many digits as mean something."""
+def as_rows(found: Sequence[Any]) -> list[dict[str, Any]]:
+    """Dataclasses as plain data with as many digits as mean something."""
     return [
-        {key: round(v, 2) if isinstance(v, float) and key != "rate" else v
-         for key, v in asdict(outcome).items()}
-        for outcome in outcomes
+        {key: round(v, 3) if isinstance(v, float) and key != "rate" else v
+         for key, v in asdict(one).items()}
+        for one in found
     ]  # fmt: skip
