@@ -97,9 +97,24 @@ def memory_of_table() -> str:
         found = part["equal learning"]
         for row in found["methods"]:
             name = row["method"].split(",")[0].replace("plain", "nothing (FO)")
-            fgt = f"{row['forgotten']:.1f} ± {row['deviation']:.1f}"
+            fgt = _spread(row["forgotten"], row["deviation"], 1)
             rows.append(f"| {part['problem']} | {found['new']:.1f} | {name} | {fgt} |")
     return "\n".join(rows)
+
+
+def dreams_table() -> str:
+    """How much the loss of kept answers rose at equal learning, by what was remembered."""
+    found = _study("dreams")["t5"]["equal learning"]
+    rows = ["| memory of | kept loss rose by |", "|---|---:|"]
+    for row in found["methods"]:
+        name = row["method"].replace("plain", "nothing (FO)")
+        rows.append(f"| {name} | {_spread(row['kept loss risen by'], row['deviation'], 3)} |")
+    return "\n".join(rows)
+
+
+def _spread(mean: float, deviation: float | None, digits: int) -> str:
+    ends = "" if deviation is None else f" ± {deviation:.{digits}f}"
+    return f"{mean:.{digits}f}{ends}"
 
 
 def _study(name: str) -> dict[str, Any]:
