@@ -110,7 +110,7 @@ class Subject:
         order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(seed))
         return [
             self.batch([examples[i].prompt for i in part], [examples[i].answer for i in part])
-            for part in order.split(size)
+            for part in torch.split(order, size)
         ]
 
 
@@ -203,7 +203,7 @@ def score_of(subject: Subject, model: nn.Module) -> float:
         logits = net(encoder_outputs=(hidden,), attention_mask=mask, labels=labels).logits
         likeliest = int(answer_losses(logits, labels).argmin())
         right.append(subject.options[likeliest] == example.answer)
-    return 100 * statistics.mean(right)
+    return 100 * sum(right) / len(right)
 
 
 def run(subject: Subject, method: str, seed: int) -> list[Point]:
@@ -220,9 +220,9 @@ def run(subject: Subject, method: str, seed: int) -> list[Point]:
     for epoch in range(1, EPOCHS + 1):
         learn(model, subject.batches(subject.learned, 100 * seed + epoch), optimizer)
         if epoch % BETWEEN == 0:
-            losses = [loss_of(subject, model, part) for part in (subject.tested, subject.kept)]
-            spent = time.process_time() - start
-            points.append(Point(method, seed, epoch, *losses, score_of(subject, model), spent))
+            new, kept = (loss_of(subject, model, part) for part in (subject.tested, subject.kept))
+            score, spent = score_of(subject, model), time.process_time() - start
+            points.append(Point(method, seed, epoch, new, kept, score, spent))
             print(points[-1], flush=True)
     return points
 

@@ -33,7 +33,7 @@ SEEDS = (0, 1, 2)
 
 def shuffled(count: int, size: int, seed: int) -> list[Tensor]:
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-    return list(order.split(size))
+    return list(torch.split(order, size))
 
 
 def percent(right: Tensor) -> float:
@@ -46,7 +46,7 @@ class TurnedDigits:
     name, epochs, base_rate, tasks = "turned digits, all weights of 64-128-128-10", 10, 1e-3, 4
 
     def __init__(self) -> None:
-        from scipy.ndimage import rotate  # type: ignore[import-untyped]
+        from scipy.ndimage import rotate
         from sklearn.datasets import load_digits
 
         digits = load_digits()
@@ -215,7 +215,7 @@ class Images:
         import timm
         from peft import LoraConfig, get_peft_model
         from safetensors.torch import load_file
-        from timm.layers import resample_abs_pos_embed
+        from timm.layers.pos_embed import resample_abs_pos_embed
 
         body: Any = timm.create_model(
             "vit_small_patch14_dinov2.lvd142m", pretrained=False, img_size=self.size, num_classes=0
@@ -261,16 +261,15 @@ def methods(
 
 
 def chosen(words: list[str]) -> tuple[str, Problem, list[Method]]:
+    kinds: tuple[str, ...] = ("predictions", "features")
     match words:
         case ["digits"]:
-            kinds = ("predictions", "features", "outputs")
+            kinds = (*kinds, "outputs")
             rates = (3e-4, 1e-3, 3e-3)
             return "digits", TurnedDigits(), methods((1e-4, 3e-4, 1e-3), rates, kinds)
         case ["minilm", folder, data]:
-            kinds = ("predictions", "features")
             return "minilm", Intents(folder, data), methods((5e-4, 2e-3), (1e-3, 4e-3), kinds)
         case ["vit", file, data]:
-            kinds = ("predictions", "features")
             return "vit", Images(file, data), methods((3e-4, 1e-3), (1e-3, 3e-3), kinds)
     raise SystemExit(__doc__)
 
