@@ -23,9 +23,9 @@ def rule() -> Iterator[Ratio]:
 
 
 def memory() -> Iterator[Ratio]:
-    from benchmarks import rule
+    from benchmarks import memory
 
-    yield from rule.memory()
+    yield from memory.run()
 
 
 def training() -> Iterator[Ratio]:

@@ -19,6 +19,8 @@ class Subject:
     name: str
     model: nn.Module
     loss: Callable[[], Tensor]
+    batch: Any
+    """The examples of that loss."""
 
 
 class ParallelAdapter(nn.Module):
@@ -45,7 +47,9 @@ def vit(full: bool) -> Subject:
             block.mlp = ParallelAdapter(block.mlp, model.embed_dim)
     images, labels = torch.randn(BATCH, 3, 224, 224), torch.randint(100, (BATCH,))
     kind = "full fine-tuning" if full else "adapters"
-    return Subject(f"ViT-B/16, {kind}", model, lambda: cross_entropy(model(images), labels))
+    return Subject(
+        f"ViT-B/16, {kind}", model, lambda: cross_entropy(model(images), labels), (images, labels)
+    )
 
 
 def t5(full: bool, source: int = 512, target: int = 50) -> Subject:
@@ -66,4 +70,5 @@ def t5(full: bool, source: int = 512, target: int = 50) -> Subject:
         f"T5 of flan-T5-small's size, {kind}, {source}+{target} tokens",
         model,
         lambda: model(input_ids=tokens, labels=labels).loss,
+        {"input_ids": tokens, "labels": labels},
     )

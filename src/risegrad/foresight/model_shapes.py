@@ -6,6 +6,7 @@ state dict). Models are made on the ``meta`` device, which holds shapes and no n
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,13 @@ from torch import Tensor, nn
 
 from risegrad.common.optional_imports import need
 from risegrad.core.blocks import listing, matches
+from risegrad.curvature.memory.covered_layers import chosen_layers
+from risegrad.foresight.memory_estimate import (
+    LayerShape,
+    MemoryEstimate,
+    full_estimate,
+    lora_estimate,
+)
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -50,11 +58,48 @@ def _setting(part: str) -> tuple[str, str]:
 def model_shapes(model: str) -> Shapes:
     """Names and shapes of all parameters (of a file: of all floating-point tensors)."""
     path = Path(model)
+    return _file_shapes(path) if path.is_file() else _of(_without_weights(model))
+
+
+def memory_layers(model: str) -> list[LayerShape]:
+    """The layers that a memory of the whole model would hold.
+
+    A file has no modules: kinds are then read off names and shapes.
+    """
+    path = Path(model)
     if path.is_file():
-        return _file_shapes(path)
-    if path.is_dir() or "/" in model:
-        return _of(_transformers_model(model))
-    return _of(_timm_model(model))
+        named = _file_shapes(path).items()
+        found = [_guessed(name, shape) for name, shape in named if name.endswith("weight")]
+        return [layer for layer in found if layer is not None]
+    kept, _ = chosen_layers(_without_weights(model), None, ())
+    return [LayerShape(name, layer.kind, layer.shape) for name, layer in kept.items()]
+
+
+def memory_estimates(model: str, lora: Lora | None, tokens: int) -> list[MemoryEstimate]:
+    """What a memory takes in full fine-tuning and with LoRA: the given one, or peft's with r=8.
+
+    A model for which peft has no targets has the first alone, unless a LoRA was asked for.
+    """
+    layers = memory_layers(model)
+    chosen, found = lora or Lora(8), [full_estimate(layers, tokens)]
+    try:
+        targets = chosen.targets or default_targets(model_kind(model))
+        found.append(lora_estimate(layers, chosen.r, targets, tokens))
+    except ValueError:
+        if lora is not None:
+            raise
+    return found
+
+
+def _guessed(name: str, shape: tuple[int, ...]) -> LayerShape | None:
+    layer = name.removesuffix(".weight")
+    words = layer.lower()
+    if len(shape) == 1:
+        return LayerShape(layer, "norm", shape) if "norm" in words or "ln" in words else None
+    if len(shape) == 2:
+        tokens = re.search(r"embed|wte|wpe|shared", words) and "proj" not in words
+        return LayerShape(layer, "embedding" if tokens else "linear", shape)
+    return LayerShape(layer, "conv2d", shape) if len(shape) == 4 else None
 
 
 def lora_shapes(shapes: Mapping[str, tuple[int, ...]], lora: Lora, kind: str = "") -> Shapes:
@@ -96,6 +141,11 @@ def model_kind(model: str) -> str:
         config = need("transformers", "language").AutoConfig.from_pretrained(model)
         return str(config.model_type)
     return "timm"
+
+
+def _without_weights(model: str) -> nn.Module:
+    transformers = Path(model).is_dir() or "/" in model
+    return _transformers_model(model) if transformers else _timm_model(model)
 
 
 def _of(model: nn.Module) -> Shapes:

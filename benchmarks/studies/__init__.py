@@ -1,0 +1,1 @@
+"""Questions that were settled by a small trial: scripts, and their results beside them."""
