@@ -22,8 +22,8 @@ from risegrad.continual.language.language_models import (
     load_model,
     model_of,
 )
-from risegrad.continual.language.streams.text_hub import HUB
-from risegrad.continual.language.streams.text_stream_build import build_stream, texts_of
+from risegrad.continual.language.streams.text_sources import dataset_of, read_source, texts_of
+from risegrad.continual.language.streams.text_stream_build import build_stream
 from risegrad.continual.language.streams.text_stream_settings import LanguageStreamSettings
 from risegrad.continual.run_memory import MemorySettings
 from risegrad.continual.run_needs import (
@@ -54,17 +54,25 @@ def needs(settings: LanguageRun, known: Known) -> dict[str, Any]:
 
 def _data(stream: LanguageStreamSettings) -> list[str]:
     """Files are small and read here; data sets on the hub are only looked for."""
-    if stream.source == "folder":
+    datasets = {name: dataset_of(stream, name) for name in stream.order}
+    places = dict.fromkeys(found.path for found in datasets.values() if found)
+    if not places:
         return complaint(lambda: build_stream(stream))
-    if lacking := missing_extras(["datasets"], "language", "stream.source=hub"):
+    if lacking := missing_extras(["datasets"], "language", "text tasks from the hub"):
         return lacking
-    places = dict.fromkeys(HUB[name].path for name in stream.order)
-    return [
+    files = [name for name, found in datasets.items() if found is None]
+    missing = [
         f"the dataset {place!r} is {why}: give files with --set stream.source=folder "
-        "--set stream.data=FOLDER"
+        "--set stream.data=FOLDER, or stream.own.NAME.path"
         for place in places
         if (why := off_hub(place, "dataset"))
     ]
+    return missing + complaint(lambda: [read_source(stream, name, _all) for name in files])
+
+
+def _all(purpose: str, count: int) -> range:
+    """All rows."""
+    return range(count)
 
 
 def _weights(model: LanguageModelSettings) -> list[str]:

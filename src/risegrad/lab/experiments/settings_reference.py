@@ -55,6 +55,7 @@ def _experiment_tables() -> Iterator[SettingsTable]:
     from risegrad.continual.additions import ADDITIONS
     from risegrad.continual.language import language_run
     from risegrad.continual.language.hosts.text_hosts import HOSTS as TEXT_HOSTS
+    from risegrad.continual.language.streams.own_text_tasks import OwnTextTask
     from risegrad.continual.vision import vision_run
     from risegrad.continual.vision.hosts import HOSTS
 
@@ -65,6 +66,7 @@ def _experiment_tables() -> Iterator[SettingsTable]:
         else:
             yield SettingsTable(section, "vision", cls, defaults)
             yield SettingsTable(section, "language", *language[section])
+    yield SettingsTable("stream.own", "language, by task", OwnTextTask)
     for name, host in {**HOSTS, **TEXT_HOSTS}.items():
         yield SettingsTable("host", name, host.Settings)
     for name, addition in ADDITIONS.items():

@@ -9,7 +9,12 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from risegrad.continual.language.streams.text_examples import Example, TextPart, TextSource
+from risegrad.continual.language.streams.text_examples import (
+    Example,
+    TextPart,
+    TextSource,
+    occurring,
+)
 from risegrad.continual.language.streams.text_tasks import TextTask
 
 SUFFIXES = (".json", ".json.gz")
@@ -23,11 +28,17 @@ def read_folder(data: str, task: TextTask) -> TextSource | None:
             f"data must be a folder with one folder per task, got {data!r}"
             + ("" if data else ": give it with --set stream.data=PATH")
         )
-    for folder in (root / name for name in task.folders):
-        train, test = (_part(folder, split) for split in ("train", "test"))
-        if train is not None or test is not None:
-            return TextSource(_labels(folder, task), train, test)
-    return None
+    sources = (folder_source(root / name, task.labels) for name in task.folders)
+    return next((source for source in sources if source is not None), None)
+
+
+def folder_source(folder: Path, labels: tuple[str, ...]) -> TextSource | None:
+    """What one folder has; ``labels`` are those of a task without a file of its labels."""
+    train, test = (_part(folder, split) for split in ("train", "test"))
+    there = train or test
+    if there is None:
+        return None
+    return TextSource(_labels(folder) or labels or occurring(there), train, test)
 
 
 def _part(folder: Path, split: str) -> TextPart | None:
@@ -51,10 +62,10 @@ def _example(path: Path, number: int, item: Any) -> Example:
     )
 
 
-def _labels(folder: Path, task: TextTask) -> tuple[str, ...]:
+def _labels(folder: Path) -> tuple[str, ...]:
     path = _find(folder, "labels")
     if path is None:
-        return task.labels
+        return ()
     content = read_json(path)
     fits = isinstance(content, list) and all(isinstance(label, str) for label in content)
     if not fits or not content or len(set(content)) < len(content):

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from risegrad.continual.language.streams.text_stream_settings import LanguageStreamSettings
 
@@ -46,6 +47,27 @@ class TextSource:
     labels: tuple[str, ...]
     train: TextPart | None
     test: TextPart | None
+
+
+def label_text(value: Any, labels: Sequence[str], first: int = 0) -> str:
+    """A label's name; a whole number from ``first`` counts through ``labels``, others stand alone.
+
+    >>> label_text(1, ("no", "yes")), label_text("1", ("no", "yes")), label_text("yes", ())
+    ('yes', 'yes', 'yes')
+    """
+    text = str(value)
+    if text in labels or isinstance(value, float):
+        return text
+    try:
+        place = int(value) - first
+    except (TypeError, ValueError):
+        return text
+    return labels[place] if 0 <= place < len(labels) else text
+
+
+def occurring(part: TextPart) -> tuple[str, ...]:
+    """All labels of some examples, sorted."""
+    return tuple(sorted({example.label for example in part.examples}))
 
 
 def checked(

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from risegrad.continual.language.streams.text_examples import Example, TextPart, TextSource
+from risegrad.continual.language.streams.own_text_tasks import OwnTextTask
+from risegrad.continual.language.streams.text_examples import (
+    Example,
+    TextPart,
+    TextSource,
+    label_text,
+    occurring,
+)
 from risegrad.continual.language.streams.text_tasks import DBPEDIA, STARS, YAHOO, TextTask
 
 Row = Mapping[str, Any]
@@ -135,12 +142,23 @@ Choose = Callable[[str, int], Sequence[int]]
 """Of "train" or "test" and a number of rows: the rows that are used."""
 
 
-def read_hub(task: TextTask, choose: Choose) -> TextSource:
+def own_dataset(own: OwnTextTask) -> HubTask:
+    """A dataset of one's own, by its columns."""
+    return HubTask(
+        own.hub,
+        own.labels,
+        lambda row: str(row[own.text]),
+        own.config or None,
+        own.label,
+        test=own.test or "test",
+    )
+
+
+def read_hub(task: TextTask, hub: HubTask, choose: Choose) -> TextSource:
     """A task's training and test examples, downloaded or from the local cache of ``datasets``.
 
     Some datasets have millions of rows, so only the chosen ones are looked at.
     """
-    hub = HUB[task.name]
     found = _load(task, hub)
     missing = [split for split in ("train", hub.test) if split not in found]
     if missing:
@@ -148,6 +166,8 @@ def read_hub(task: TextTask, choose: Choose) -> TextSource:
             f"{task.name}: {hub.path!r} must have the splits train and {hub.test}, "
             f"got {', '.join(found)}"
         )
+    if not hub.labels:
+        hub = replace(hub, labels=_own_names(found["train"], hub.label))
     parts = []
     for purpose, split in (("train", "train"), ("test", hub.test)):
         rows = found[split].select(choose(purpose, len(found[split])))
@@ -159,7 +179,12 @@ def read_hub(task: TextTask, choose: Choose) -> TextSource:
                 f"got {', '.join(rows.column_names)}"
             ) from error
         parts.append(TextPart(f"{hub.path}:{split}", examples))
-    return TextSource(task.labels, *parts)
+    return TextSource(task.labels or hub.labels or occurring(parts[0]), *parts)
+
+
+def _own_names(rows: Any, column: str) -> tuple[str, ...]:
+    """The label names that a dataset itself has for its numbers, if it has."""
+    return tuple(getattr(rows.features.get(column), "names", ()))
 
 
 def _load(task: TextTask, hub: HubTask) -> Any:
@@ -177,13 +202,10 @@ def _load(task: TextTask, hub: HubTask) -> Any:
 
 def as_examples(hub: HubTask, rows: Iterable[Row]) -> tuple[Example, ...]:
     """Rows in the benchmark's form; a number without a label text stands for itself."""
-    names = {hub.first + n: label for n, label in enumerate(hub.labels)}
-    return tuple(_example(hub, names, row) for row in rows)
+    return tuple(_example(hub, row) for row in rows)
 
 
-def _example(hub: HubTask, names: Mapping[int, str], row: Row) -> Example:
+def _example(hub: HubTask, row: Row) -> Example:
     """Some reviews have no title and some questions no text: that is empty, not "None"."""
-    label = row[hub.label]
     given = {column: "" if value is None else value for column, value in row.items()}
-    known = label is not None and int(label) in names
-    return Example(hub.sentence(given), names[int(label)] if known else str(label))
+    return Example(hub.sentence(given), label_text(row[hub.label], hub.labels, hub.first))

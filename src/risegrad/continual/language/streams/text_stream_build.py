@@ -10,18 +10,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from risegrad.common.run_inputs import Hub, Local, Reading
 from risegrad.continual.data_notes import too_few, untested
 from risegrad.continual.example_picks import chosen, share
-from risegrad.continual.language.streams.benchmark_files import SUFFIXES, read_folder
+from risegrad.continual.language.streams.benchmark_files import SUFFIXES
 from risegrad.continual.language.streams.text_examples import (
     Example,
     TextPart,
     TextSource,
     checked,
 )
+from risegrad.continual.language.streams.text_sources import read_source
 from risegrad.continual.language.streams.text_stream_settings import LanguageStreamSettings
-from risegrad.continual.language.streams.text_tasks import ORDERS, PromptForm, TextTask, task_of
+from risegrad.continual.language.streams.text_tasks import ORDERS, PromptForm, TextTask
 from risegrad.continual.stream import Stream, Task
 
 HOLD_OUT, TRAIN, VALIDATION, TEST = range(4)  # purposes of choices: each has its own seed
@@ -49,13 +49,14 @@ def build_stream(
     """
     if settings.prompt == "auto":
         settings = replace(settings, prompt=usual)
-    found = {name: _source(settings, task_of(name)) for name in settings.order}
+    found = {name: _source(settings, name) for name in settings.order}
     missing = [name for name, source in found.items() if source is None]
     if missing:
         raise FileNotFoundError(
             f"neither a train nor a test file for {', '.join(missing)} in {settings.data!r}; "
             f"looked for train and test{' and '.join(SUFFIXES)} in "
-            f"{', '.join(folder for name in missing for folder in task_of(name).folders)}; "
+            f"{', '.join(folder for name in missing for folder in settings.task(name).folders)}; "
+            "a task from elsewhere needs its table [stream.own.NAME] with path or hub; "
             f"--set 'stream.leave_out={json.dumps(missing)}' leaves them out and says so in the "
             "record"
         )
@@ -63,35 +64,19 @@ def build_stream(
     there: dict[str, list[tuple[str, int]]] = {"train": [], "test": []}
     for name, source in found.items():
         assert source is not None
-        train, test, told = _halves(task_of(name), source, settings)
+        train, test, told = _halves(settings.task(name), source, settings)
         there["train"].append((name, len(train)))
         there["test"].append((name, len(test)))
-        tasks.append(_task(task_of(name), source.labels, train, test, settings))
+        tasks.append(_task(settings.task(name), source.labels, train, test, settings))
         notes += [*told, *untested(_tested(tasks[-1]), name)]
     notes += too_few("train_size", settings.train_size, there["train"])
     notes += too_few("test_size", settings.test_size, there["test"])
     return Stream(settings.name, tuple(tasks), tuple(notes), settings.planned)
 
 
-def texts_of(settings: LanguageStreamSettings) -> dict[str, Reading]:
-    """What ``build_stream`` reads, by the setting that names it: the stream's tasks, no others."""
-    if settings.source == "hub":
-        from risegrad.continual.language.streams.text_hub import HUB
-
-        return {f"stream.data.{name}": Hub(HUB[name].path, "dataset") for name in settings.order}
-    if not settings.data:
-        return {}
-    tasks = [task_of(name) for name in settings.order]
-    folders = (place for task in tasks for place in (task.name, f"{task.kind}/{task.name}"))
-    return {"stream.data": Local(settings.data, tuple(folders))}
-
-
-def _source(settings: LanguageStreamSettings, task: TextTask) -> TextSource | None:
-    if settings.source == "hub":
-        from risegrad.continual.language.streams.text_hub import read_hub
-
-        return read_hub(task, lambda purpose, count: _rows(settings, task, purpose, count))
-    return read_folder(settings.data, task)
+def _source(settings: LanguageStreamSettings, name: str) -> TextSource | None:
+    task = settings.task(name)
+    return read_source(settings, name, lambda purpose, count: _rows(settings, task, purpose, count))
 
 
 def _rows(
@@ -99,7 +84,7 @@ def _rows(
 ) -> Sequence[int]:
     """Which rows of a dataset on the hub are used: as many as the benchmark has, unless told."""
     size, key = _sizes(settings, task)[purpose], _key(settings, task, PURPOSES[purpose])
-    picked = chosen(np.arange(count), size, *key)[0] if size < count else np.arange(count)
+    picked = chosen(np.arange(count), size, *key)[0] if 0 < size < count else np.arange(count)
     return [int(row) for row in picked]
 
 

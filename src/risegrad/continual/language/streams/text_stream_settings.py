@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from risegrad.common.checks import check_choice
 from risegrad.common.declared_fields import Checked, Count, Limits, Seed32, Share
-from risegrad.continual.language.streams.text_tasks import ORDERS, POOL
+from risegrad.continual.language.streams.own_text_tasks import OwnTextTask
+from risegrad.continual.language.streams.text_tasks import ORDERS, POOL, TextTask
 
-NAME = re.compile(r"\w[\w.-]*")
+NAME = re.compile(r"[^\W_][\w.-]*")
 
 
 @dataclass(frozen=True)
@@ -20,8 +22,8 @@ class LanguageStreamSettings(Checked):
     name: str = "custom"
     """``order1``, ``order2`` or ``order3`` of the paper, or any other name with ``tasks``."""
     tasks: tuple[str, ...] = ()
-    """Names in their order, from the pool or, with ``folder``, of any folder in ``data``; empty
-    takes those of the named order."""
+    """Names in their order, from the pool, from ``own`` or, with ``folder``, of any folder in
+    ``data``; empty takes those of the named order."""
     leave_out: tuple[str, ...] = ()
     """Tasks of the order that are left out on purpose; the record says so."""
     source: Literal["folder", "hub"] = "folder"
@@ -29,6 +31,8 @@ class LanguageStreamSettings(Checked):
     dataset on the Hugging Face hub."""
     data: str = ""
     """The folder; with ``hub``, nothing."""
+    own: Mapping[str, OwnTextTask] = field(default_factory=dict, hash=False)
+    """By the name that stands in ``tasks``: tasks of one's own, a table each (``stream.own``)."""
     train_size: Count = 0
     """Training examples per task, before validation is carved out of them; 0: all of them, with
     ``hub`` as many as the benchmark has."""
@@ -68,11 +72,20 @@ class LanguageStreamSettings(Checked):
         """The tasks in their order: those that are given, or those of the named order."""
         return self.tasks or ORDERS[self.name]
 
+    def task(self, name: str) -> TextTask:
+        """One of the pool, one's own, or a folder: what texts are about, with its own labels."""
+        own = self.own.get(name)
+        if own is not None:
+            return TextTask(name, "TC", own.labels, 0, 0, own.instruction or None)
+        return POOL.get(name) or TextTask(name, "TC", (), 0, 0)
+
     def _check_tasks(self) -> None:
         if not self.tasks:
             check_choice("name", self.name, ORDERS)
         for task in self.planned:
             self._check_name(task)
+        for task in self.own:
+            check_choice("own", task, self.planned)
         if len(set(self.planned)) < len(self.planned):
             raise ValueError(f"tasks must be different, got {', '.join(self.planned)}")
         for task in self.leave_out:
@@ -82,10 +95,10 @@ class LanguageStreamSettings(Checked):
 
     def _check_name(self, task: str) -> None:
         """Any folder in the benchmark's form is a task; the hub's datasets are known by name."""
-        if self.source == "hub":
-            check_choice("tasks", task, POOL)
-        elif not NAME.fullmatch(task):
+        if self.source == "hub" and task not in self.own:
+            check_choice("tasks", task, [*POOL, *self.own])
+        if not NAME.fullmatch(task):
             raise ValueError(
-                "tasks must be names of letters, digits, '.', '_' and '-', none of them first but "
-                f"letters and digits, got {task!r}"
+                "tasks must be names of letters, digits, '.', '_' and '-' that begin with a letter "
+                f"or digit, got {task!r}"
             )

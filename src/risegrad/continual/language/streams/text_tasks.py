@@ -50,6 +50,8 @@ class TextTask:
     labels: tuple[str, ...]
     train: int
     test: int
+    instruction: str | None = None
+    """What is asked, where it is not what its kind always asks."""
 
     @property
     def folders(self) -> tuple[str, str]:
@@ -72,7 +74,8 @@ class TextTask:
         Answer:
         """
         head = f"Task:{self.kind}\nDataset:{self.name}\n"
-        instruction = INSTRUCTIONS[self.kind]
+        given = self.instruction
+        instruction = INSTRUCTIONS[self.kind] if given is None else f"{given.strip()}\n"
         options = f"{instruction}Option: {', '.join(labels or self.labels)} \n"
         return f"{head}{options if instruction else ''}{sentence}{ANSWER}"
 
@@ -99,12 +102,6 @@ POOL: dict[str, TextTask] = {
         TextTask("IMDB", "SC", ("Good", "Bad"), 2000, 7600),
     )
 }
-
-
-def task_of(name: str) -> TextTask:
-    """A task of the pool, or one of any other name: what a text is about, with its own labels."""
-    return POOL.get(name) or TextTask(name, "TC", (), 0, 0)
-
 
 ORDERS: dict[str, tuple[str, ...]] = {
     "order1": ("dbpedia", "amazon", "yahoo", "agnews"),
