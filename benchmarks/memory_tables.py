@@ -104,11 +104,13 @@ def memory_of_table() -> str:
 
 def dreams_table() -> str:
     """How much the loss of kept answers rose at equal learning, by what was remembered."""
-    found = _study("dreams")["t5"]["equal learning"]
-    rows = ["| memory of | kept loss rose by |", "|---|---:|"]
+    part = _study("dreams")["t5"]
+    found, seeds = part["equal learning"], len({point["seed"] for point in part["points"]})
+    rows = ["| memory of | kept loss rose by (nats per answer) | seeds |", "|---|---:|---:|"]
     for row in found["methods"]:
         name = row["method"].replace("plain", "nothing (FO)")
-        rows.append(f"| {name} | {_spread(row['kept loss risen by'], row['deviation'], 3)} |")
+        risen = _spread(row["kept loss risen by"], row["deviation"], 3)
+        rows.append(f"| {name} | {risen} | {seeds} |")
     return "\n".join(rows)
 
 

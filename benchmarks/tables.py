@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.foresight_tables import agreement_table, diagnosis_table, draws_table, ends_table
 from benchmarks.keep import row_labels
-from benchmarks.memory_tables import memory_of_table, scale_table
+from benchmarks.memory_tables import dreams_table, memory_of_table, scale_table
 from risegrad.lab.frontier.equal_learning import EqualLearning
 from risegrad.lab.records.record import Record, read_records
 from risegrad.lab.report.report_frontier import VERDICTS
@@ -107,6 +107,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "benchmarks": benchmark_table,
     "memory-scale": scale_table,
     "memory-of": memory_of_table,
+    "dreams": dreams_table,
     "digits-frontier": digits_table,
     "turned-digits-equal": partial(equal_learning_table, "turned-digits"),
     **{name: partial(experiment_table, name) for name in EXPERIMENTS},
