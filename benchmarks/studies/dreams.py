@@ -203,7 +203,7 @@ def score_of(subject: Subject, model: nn.Module) -> float:
         logits = net(encoder_outputs=(hidden,), attention_mask=mask, labels=labels).logits
         likeliest = int(answer_losses(logits, labels).argmin())
         right.append(subject.options[likeliest] == example.answer)
-    return 100 * sum(right) / len(right)
+    return float(100 * sum(right) / len(right))
 
 
 def run(subject: Subject, method: str, seed: int) -> list[Point]:
