@@ -1,4 +1,8 @@
-"""The loop over a stream: learn a task, score it and all before it, keep a checkpoint, continue."""
+"""The loop over a stream: learn a task, score it and all before it, keep a checkpoint, continue.
+
+Tasks that are known from the start come first. Nothing is trained in their sessions, so that all of
+them are scored once, before any training.
+"""
 
 from __future__ import annotations
 
@@ -66,12 +70,36 @@ class Learner:
             state = self._checkpoints.latest() if self._checkpoints else None
             if state is not None:
                 self._restore(state)
+            if self.host.known and not self.history.scores:
+                self._known_tasks()
             if self.host.scores_ahead and not self.history.before:
                 self.history.before = _counts(self.host.score(range(self.tasks)))
             for task in range(len(self.history.scores), self.tasks):
                 self._task(task, state)
                 state = None
         return self.history
+
+    def _known_tasks(self) -> None:
+        """Additions may look at each; one scoring serves as the rows of all."""
+        for task in range(self.host.known):
+            self.report({"task": task + 1, "tasks": self.tasks})
+            started = time.perf_counter()
+            session = self.host.begin(task)
+            if session is not None:
+                self._train(session.of_no_epochs(), {}, None)
+            self.host.finish(task)
+            self.history.seconds["train"].append(time.perf_counter() - started)
+            self.history.seconds["score"].append(0.0)
+        started = time.perf_counter()
+        ahead = self.host.scores_ahead
+        counts = _counts(self.host.score(range(self.tasks if ahead else self.host.known)))
+        self.history.before = counts if ahead else {}
+        for task in range(self.host.known):
+            self.history.scores.append(
+                {name: row[: task + 1 + ahead] for name, row in counts.items()}
+            )
+        self.history.seconds["score"][-1] = time.perf_counter() - started
+        self._save({"between": self._between()})
 
     def _task(self, task: int, resumed: dict[str, Any] | None) -> None:
         self.report({"task": task + 1, "tasks": self.tasks})

@@ -76,6 +76,8 @@ class TaskRecord:
     """number of validation examples"""
     test: int = 0
     """number of test examples"""
+    known: bool = False
+    """whether it was known from the start: scored, never trained"""
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,11 @@ def learned_nothing(row: ResultRow) -> bool:
 def start(run: Record) -> float | None:
     """New of an untrained model: as scored before the stream, else by chance; None if unknown."""
     before = run.result.before.get(run.result.main_score) or ()
-    if before and all(value is not None for value in before):
-        return fmean(value for value in before if value is not None)
+    learned = [
+        value for value, task in zip(before, run.result.tasks, strict=False) if not task.known
+    ]
+    if learned and all(value is not None for value in learned):
+        return fmean(value for value in learned if value is not None)
     return _chance(run)
 
 
@@ -44,5 +47,5 @@ def _chance(run: Record) -> float | None:
         seen |= set(task.classes)
         if not task.classes:
             return None
-        shares.append(100 / len(seen))
+        shares += [] if task.known else [100 / len(seen)]
     return fmean(shares) if shares else None

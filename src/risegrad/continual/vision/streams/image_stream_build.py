@@ -54,7 +54,7 @@ def build_stream(settings: ImageStreamSettings) -> Stream[ImageSplit]:
         *parts.notes,
         *untested(zip(names, map(len, parts.test), strict=True)),
     )
-    return Stream(settings.name, tasks, notes)
+    return Stream(settings.name, tasks, notes, known=settings.known)
 
 
 Tasks = tuple[tuple[Task[ImageSplit], ...], tuple[str, ...]]

@@ -54,6 +54,9 @@ class ImageStreamSettings(Checked):
     """"domains" only: standard deviations of the noise, in gray levels of 255; by ``split_seed``.
     """
 
+    known: Count = 0
+    """How many of the first sessions are known from the start: scored from then on, never trained.
+    """
     base: Count = 0
     """Classes of the first session; 0: as many as ``increment``."""
     increment: PositiveInt = 10
