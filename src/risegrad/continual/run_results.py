@@ -40,13 +40,18 @@ def result(
         "trainable": history.trainable,
         "notes": list(stream.notes),
         "seconds": history.seconds,
-    }
+    } | ({"line": [_line(point) for point in history.line]} if history.line else {})
 
 
 def _task(task: Task[Any], known: bool) -> dict[str, Any]:
     """What a record says of a task; of those that are trained it says no more than ever."""
     plain = {"name": task.name, "classes": list(task.classes)} | task.sizes()
     return plain | ({"known": True} if known else {})
+
+
+def _line(point: dict[str, Any]) -> dict[str, Any]:
+    scores = {name: [percent(*counts) for counts in row] for name, row in point["scores"].items()}
+    return {"share": point["share"], "scores": scores}
 
 
 def matrices(scores: SessionScores, name: str) -> tuple[list[list[float]], list[float]]:

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
+from torch.nn import Parameter
 
 from risegrad.common.run_inputs import Reading, look_at
 from risegrad.common.settings import digest, essence, without
@@ -33,6 +35,8 @@ class History:
     """Per session, by name of the score: (hits, total) of every task so far."""
     before: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     """The same of all tasks before the first session, where the host can be scored then."""
+    line: list[dict[str, Any]] = field(default_factory=list)
+    """The same of all tasks, for each ``share`` of the way back to where training began."""
     losses: list[dict[str, float]] = field(default_factory=list)
     trainable: dict[str, int] = field(default_factory=dict)
     """Parameters per group, the largest over the sessions."""
@@ -62,6 +66,12 @@ class Learner:
         self.history = History()
         self._checkpoints = checkpoints
         self._saved = time.monotonic()
+        self._began: dict[str, Tensor] | None = None
+        if self.loop.interpolate and not host.keeps_parameters:
+            raise ValueError(
+                f"loop.interpolate needs a host that trains the same weights in every session, got "
+                f"{host.name!r}"
+            )
 
     def run(self) -> History:
         """Learn what is left of the stream; picks up where a checkpoint says."""
@@ -112,6 +122,8 @@ class Learner:
         self.host.finish(task)
         trained = time.perf_counter()
         self._score(task)
+        if session is not None and task == self.tasks - 1 and self._began is not None:
+            self._interpolate(session.parameters, self._began)
         self.history.seconds["train"].append(spent + trained - started)
         self.history.seconds["score"].append(time.perf_counter() - trained)
         self._save({"between": self._between()})
@@ -122,6 +134,8 @@ class Learner:
         """The epochs that are left; returns the seconds that a run before this one spent."""
         training = SessionTraining(session, self.loop, self.devices, self.additions, self.seed)
         self._count(session)
+        if self.loop.interpolate and self._began is None and session.epochs:
+            self._began = {n: p.detach().cpu().clone() for n, p in session.parameters.items()}
         first, earlier = 0, 0.0
         started = time.perf_counter()
         if resumed is not None and "within" in resumed:
@@ -149,6 +163,18 @@ class Learner:
         union = Score(sum(s.hits for s in main), sum(s.total for s in main))
         self.report({"union": union.percent})
 
+    @torch.no_grad()
+    def _interpolate(self, parameters: dict[str, Parameter], began: dict[str, Tensor]) -> None:
+        """Score on the line between the two ends, and stay at the end of it."""
+        ended = {name: p.detach().clone() for name, p in parameters.items()}
+        for share in self.loop.interpolate:
+            for name, p in parameters.items():
+                p.copy_(torch.lerp(began[name].to(p.device), ended[name], share))
+            counts = _counts(self.host.score(range(self.tasks)))
+            self.history.line.append({"share": share, "scores": counts})
+        for name, p in parameters.items():
+            p.copy_(ended[name])
+
     def _count(self, session: Session) -> None:
         for group in session.groups:
             size = sum(p.numel() for p in group.parameters.values())
@@ -163,6 +189,8 @@ class Learner:
             "additions": [addition.state_dict() for addition in self.additions],
             "scores": list(history.scores),
             "before": dict(history.before),
+            "line": list(history.line),
+            "began": self._began,
             "losses": list(history.losses),
             "trainable": dict(history.trainable),
             "seconds": {name: list(values) for name, values in history.seconds.items()},
@@ -178,9 +206,11 @@ class Learner:
         self.host.load_state_dict(between["host"])
         for addition, saved in zip(self.additions, between["additions"], strict=True):
             addition.load_state_dict(saved)
+        self._began = between.get("began")  # absent in checkpoints of before
         self.history = History(
             scores=between["scores"],
             before=between["before"],
+            line=between.get("line", []),
             losses=state.get("losses", between["losses"]),
             trainable=between["trainable"],
             seconds=between["seconds"],

@@ -82,6 +82,8 @@ def _data(stream: ImageStreamSettings) -> list[str]:
             return [] if path.exists() else _on_hub(stream.data)
         case "digits":
             return []
+        case "sessions":
+            return complaint(lambda: build_stream(stream))
         case _:
             return complaint(lambda: open_source(stream))
 

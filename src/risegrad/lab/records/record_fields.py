@@ -100,6 +100,16 @@ class ScoreRecord:
 
 
 @dataclass(frozen=True)
+class LinePoint:
+    """Weights on the line from where training began to where it ended."""
+
+    share: float | None
+    """of the way, from 0 to 1"""
+    scores: Mapping[str, PercentNumbers]
+    """by name of the score: one percentage per task"""
+
+
+@dataclass(frozen=True)
 class Loss:
     """Mean training loss of an epoch."""
 
@@ -127,6 +137,8 @@ class Result:
     before: Mapping[str, PercentNumbers] = field(default_factory=dict)
     """by name of the score: one percentage per task before the first session. Absent or empty where
     it was not measured"""
+    line: tuple[LinePoint, ...] = ()
+    """what weights between start and end of training score, where `loop.interpolate` asks for it"""
     losses: tuple[Loss, ...] = ()
     """mean training loss per task and epoch"""
     trainable: Mapping[str, int] = field(default_factory=dict)

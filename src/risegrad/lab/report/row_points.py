@@ -12,14 +12,19 @@ from risegrad.lab.report.result_rows import ResultRow
 
 def points(method: str, row: ResultRow) -> Iterator[RunPoint]:
     """One point for every run that has both measures."""
-    for run in row.runs:
-        measures = run.result.metrics
-        learned, forgotten = measures.get("plasticity"), measures.get("forgetting")
-        if learned is None or forgotten is None:
-            continue
-        final = measures.get("final_average")
-        end = measures.get("avg") if final is None else final
-        yield RunPoint(method, row.label, run.seed, learned, forgotten, end or 0.0, start(run))
+    found = (run_point(method, row.label, run) for run in row.runs)
+    return (point for point in found if point)
+
+
+def run_point(method: str, setting: str, run: Record) -> RunPoint | None:
+    """A run as a point; None where one of the two was not measured."""
+    measures = run.result.metrics
+    learned, forgotten = measures.get("plasticity"), measures.get("forgetting")
+    if learned is None or forgotten is None:
+        return None
+    final = measures.get("final_average")
+    end = measures.get("avg") if final is None else final
+    return RunPoint(method, setting, run.seed, learned, forgotten, end or 0.0, start(run))
 
 
 def learned_nothing(row: ResultRow) -> bool:
