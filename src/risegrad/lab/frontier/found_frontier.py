@@ -86,8 +86,7 @@ class FoundFrontier:
         if not alive:
             return "Nothing was learned: no setting is better than the untrained model on new data."
         if len({run.seed for run in self.runs}) == 1:
-            best = self.best()
-            return f"One seed only, so nothing can be said about noise; best at the end: {best}."
+            return "One seed only, so no difference between methods can be told from noise."
         return self.frontier.sentence()
 
     @cached_property

@@ -47,7 +47,9 @@ def image_sessions(root: Path, test_fraction: float) -> dict[str, ImageSource]:
         )
     names = tuple(dict.fromkeys(n for one in found.values() for n in one.train.class_names))
     return {
-        name: ImageSource(*(RenumberedImages(part, names) for part in (one.train, one.test)))
+        name: ImageSource(
+            RenumberedImages(one.train, names), RenumberedImages(one.test, names), one.notes
+        )
         for name, one in found.items()
     }
 
