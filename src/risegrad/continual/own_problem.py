@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 from torch import Tensor, nn
@@ -55,14 +56,24 @@ _given: dict[str, ProblemMaker] = {}
 
 def name_of(make: ProblemMaker) -> str:
     """A name for a function of this process, by which ``maker`` finds it: its name and content."""
-    try:
-        source = inspect.getsource(make)
-    except (OSError, TypeError):
-        source = repr(getattr(make, "__code__", make))
-    content = hashlib.sha256(source.encode()).hexdigest()[:16]
+    content = hashlib.sha256(_source(make)).hexdigest()[:16]
     name = f"{GIVEN}{getattr(make, '__name__', 'function')}-{content}"
     _given[name] = make
     return name
+
+
+def _source(make: ProblemMaker) -> bytes:
+    """What the function does, the same in every process; of what is no function, its kind."""
+    try:
+        return inspect.getsource(make).encode()
+    except (OSError, TypeError):  # typed into an interpreter, or made by exec
+        code = getattr(make, "__code__", None)
+        return _compiled(code) if isinstance(code, CodeType) else repr(type(make)).encode()
+
+
+def _compiled(code: CodeType) -> bytes:
+    inner = (_compiled(c) if isinstance(c, CodeType) else repr(c).encode() for c in code.co_consts)
+    return b"\0".join([code.co_code, repr(code.co_names).encode(), *inner])
 
 
 def maker(name: str) -> ProblemMaker:

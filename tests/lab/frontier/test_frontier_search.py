@@ -15,6 +15,7 @@ import risegrad
 from continual.language.tiny_text import save_model, write_task
 from lab.frontier import own_problems
 from risegrad.cli import main
+from risegrad.continual.own_problem import name_of
 from risegrad.continual.update_rules import RULES
 from risegrad.lab.frontier.found_frontier import FoundFrontier
 from risegrad.lab.frontier.frontier_grid import FrontierGrid
@@ -209,6 +210,24 @@ def test_mistakes_in_the_arguments(tmp_path):
 def test_a_function_that_gives_something_else(tmp_path):
     with pytest.raises((RuntimeError, TypeError), match="must return an OwnProblem, got dict"):
         search(tmp_path, own_problems.not_a_problem)
+
+
+def test_a_function_is_known_by_what_it_does():
+    """Also where it has no file, as in an interpreter; an address would change with every start."""
+    texts = ("lambda seed: [0]", "lambda seed: [1]")
+    first, other = (name_of(eval(text)) for text in texts)
+    assert first == name_of(eval(texts[0]))
+    assert first != other
+    assert name_of(own_problems.problem) != name_of(own_problems.stuck)
+
+
+def test_the_code_of_the_guide_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    text = (TESTS.parent / "docs" / "guides" / "frontier.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    exec(compile(block, "frontier.md", "exec"), {"__name__": "guide"})
+    assert "learns" in capsys.readouterr().out
+    assert (tmp_path / "frontier-of-mine" / "frontier.html").is_file()
 
 
 def command(*words):

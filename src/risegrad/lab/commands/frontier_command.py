@@ -67,7 +67,9 @@ def plan(args: argparse.Namespace) -> Callable[[], int]:
     """Check the arguments and return the job."""
     from risegrad.lab.frontier.frontier_methods import chosen
     from risegrad.lab.frontier.frontier_problem import problem_of
+    from risegrad.lab.frontier.frontier_search import check_extras
 
+    check_extras()
     settings = FrontierSettings(
         minutes=args.minutes,
         methods=tuple(name.strip() for name in args.methods.split(",") if name.strip()),

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from risegrad.common.optional_imports import absent, lack
 from risegrad.lab.frontier.frontier_settings import FrontierSettings
 
 if TYPE_CHECKING:
@@ -34,12 +35,13 @@ def frontier(
     folders of images. Runs are kept in ``out``: the same call goes on where it stopped. With
     ``show``, a line for each run is printed. Everything else is in ``settings``.
     """
+    check_extras()
+    given = {"minutes": minutes, "methods": tuple(methods), "out": str(out)}
     from risegrad.lab.frontier.found_frontier import FoundFrontier
     from risegrad.lab.frontier.frontier_grid import FrontierGrid
     from risegrad.lab.frontier.frontier_page import write
     from risegrad.lab.frontier.frontier_problem import problem_of
 
-    given = {"minutes": minutes, "methods": tuple(methods), "out": str(out)}
     wanted = replace(
         settings or FrontierSettings(), **{name: value for name, value in given.items() if value}
     )
@@ -51,6 +53,13 @@ def frontier(
         problem.title, grid.methods, grid.records(), grid.cut, grid.failed(), problem.lora
     )
     return write(found, grid.out)
+
+
+def check_extras() -> None:
+    """What the page at the end needs must be there before the first run."""
+    for module in ("altair", "jinja2", "vl_convert"):
+        if absent(module):
+            raise ValueError(lack(module, "lab", "rise frontier"))
 
 
 def _places(given: Places) -> tuple[str, ...]:
