@@ -4,6 +4,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,8 +23,8 @@ METHODS = ("adamw", "sgd", "rise")
 
 def save_digits(folder: Path, name: str, degrees: float) -> Path:
     """scikit-learn's digits, turned, as an ``.npz``."""
-    found = {}
-    for part, images in zip(("train", "test"), vars(digits(0.2)).values(), strict=False):
+    source, found = digits(0.2), dict[str, Any]()
+    for part, images in (("train", source.train), ("test", source.test)):
         loaded = [turned(images.load(i), degrees)[0] for i in range(len(images))]
         found[f"{part}_images"] = torch.stack(loaded).numpy().astype(np.uint8)
         found[f"{part}_labels"] = images.labels

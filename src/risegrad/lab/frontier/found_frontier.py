@@ -145,7 +145,7 @@ class FoundFrontier:
         return [run for run in self.records if run.row.method == base]
 
     def _described(self, setting: SweepSetting) -> BestSetting:
-        runs = list(setting.runs.values())
+        runs = tuple(setting.runs.values())
         learned, forgotten = (
             interval([r.learned for r in runs]),
             interval([r.forgotten for r in runs]),

@@ -36,7 +36,7 @@ def frontier(
     ``show``, a line for each run is printed. Everything else is in ``settings``.
     """
     check_extras()
-    given = {"minutes": minutes, "methods": tuple(methods), "out": str(out)}
+    given: dict[str, Any] = {"minutes": minutes, "methods": tuple(methods), "out": str(out)}
     from risegrad.lab.frontier.found_frontier import FoundFrontier
     from risegrad.lab.frontier.frontier_grid import FrontierGrid
     from risegrad.lab.frontier.frontier_page import write

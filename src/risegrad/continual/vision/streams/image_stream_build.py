@@ -92,7 +92,8 @@ def _by_domains(
 
 def _of_sessions(settings: ImageStreamSettings) -> Stream[ImageSplit]:
     """Images of its own for every session; classes that one lacks have no images in it."""
-    tasks, notes = [], []
+    tasks: list[Task[ImageSplit]] = []
+    notes: list[str] = []
     for name, source in image_sessions(_place(settings), settings.test_fraction).items():
         names = source.train.class_names
         there = np.unique(source.train.labels)
