@@ -203,7 +203,7 @@ def test_mistakes_in_the_arguments(tmp_path):
         problem_of(own_problems.problem, [image], [], SMALL)
     with pytest.raises(ValueError, match="cannot be imported"):
         problem_of("no_such_module:problem", [], [], SMALL)
-    with pytest.raises(ValueError, match="minutes must be a number > 0"):
+    with pytest.raises(ValueError, match="minutes must be a finite number > 0"):
         FrontierSettings(minutes=0)
 
 
@@ -285,7 +285,7 @@ def test_the_command_says_what_is_wrong(tmp_path, capsys):
     assert main(["frontier", "mlp", "--new", str(tmp_path / "no.npz")]) == 2
     assert "keep must name at least one set of data" in capsys.readouterr().err
     assert main(["frontier", "x:y", "--minutes", "-1"]) == 2
-    assert "minutes must be a number > 0" in capsys.readouterr().err
+    assert "minutes must be a finite number > 0" in capsys.readouterr().err
 
 
 def test_help_teaches(capsys):
