@@ -64,6 +64,12 @@ def report() -> Iterator[Ratio]:
     yield from report.run()
 
 
+def frontier() -> Iterator[Ratio]:
+    from benchmarks import frontier
+
+    yield from frontier.run()
+
+
 SUITES: dict[str, Callable[[], Iterator[Ratio]]] = {
     "rule": rule,
     "memory": memory,
@@ -73,6 +79,7 @@ SUITES: dict[str, Callable[[], Iterator[Ratio]]] = {
     "language": language,
     "curvature": curvature,
     "report": report,
+    "frontier": frontier,
 }
 
 

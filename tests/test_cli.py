@@ -272,6 +272,9 @@ CORE_ONLY = {
         (["run", "digits", "--tensorboard"], 2, "tensorboard is needed for --tensorboard: pip"),
     ],
     "report": [(["report", "."], 1, "no record could be read")],
+    "frontier": [
+        (["frontier", "mlp"], 2, 'altair is needed for rise frontier: pip install "risegr')
+    ],
     "calibrate": [(["calibrate", "--model", "vit_tiny_patch16_224"], 2, 'pip install "risegrad[')],
     "diagnose": [(["diagnose", "FILE"], 1, 'pip install "risegrad[')],
     "local": [(["local", "FILE"], 1, 'pip install "risegrad[')],

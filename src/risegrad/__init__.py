@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from risegrad.curvature.memory.remembering import remember
     from risegrad.curvature.memory.retraction import retract
     from risegrad.foresight.diagnosis import diagnose
+    from risegrad.lab.frontier.frontier_search import frontier
 
 __version__ = "0.1.0"
 
@@ -30,6 +31,7 @@ __all__ = [
     "attach",
     "diagnose",
     "dreamed",
+    "frontier",
     "remember",
     "retract",
     "shape",
@@ -48,6 +50,7 @@ _HOMES = {
     "attach": "core.attachment",
     "diagnose": "foresight.diagnosis",
     "dreamed": "curvature.memory.dreams",
+    "frontier": "lab.frontier.frontier_search",
     "remember": "curvature.memory.remembering",
     "retract": "curvature.memory.retraction",
     "shape": "core.rise_rule",

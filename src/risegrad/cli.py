@@ -19,7 +19,13 @@ from typing import NoReturn, Protocol
 
 from risegrad.common.optional_imports import explained
 from risegrad.foresight.commands import calibrate_command, diagnose_command, local_command
-from risegrad.lab.commands import completion_command, report_command, run_command, show_command
+from risegrad.lab.commands import (
+    completion_command,
+    frontier_command,
+    report_command,
+    run_command,
+    show_command,
+)
 from risegrad.lab.commands import list_command as listing
 from risegrad.sandbox import sandbox_command as sandbox
 
@@ -50,6 +56,7 @@ COMMANDS: tuple[CommandModule, ...] = (
     show_command,
     run_command,
     report_command,
+    frontier_command,
     calibrate_command,
     diagnose_command,
     local_command,

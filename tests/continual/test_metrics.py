@@ -66,6 +66,33 @@ def test_summaries_are_the_columns_of_the_tables():
     assert metrics.summary_language(A) == metrics.Summary(81.75, 96.0, 8.0)
 
 
+def test_known_tasks_by_hand():
+    """Task 0 is known: what is learned counts from task 1 on."""
+    assert metrics.new_task_plasticity(A, known=1) == 85  # (71 + 88 + 96) / 3
+    assert metrics.forward_transfer(A, BASELINE, known=1) == 6.5  # (21 - 5 + 30 - 33) / 2
+    assert metrics.intransigence(A, JOINT, known=1) == pytest.approx(8 / 3)  # 9 + 0 - 1
+    average = (75.5 + 83.5 + 88.375) / 3
+    assert metrics.average_incremental(UNION, known=1) == pytest.approx(average)
+    assert metrics.summary_vision(A, UNION, known=1).avg == pytest.approx(average)
+    assert f"= {average:.4f}`" in PAGE
+    for text in ("/ 3 = 85`", "/ 2 = 6.5`"):
+        assert text in PAGE
+    assert math.isnan(metrics.forward_transfer(A, BASELINE, known=3))
+
+
+@pytest.mark.parametrize("known", [-1, 4])
+def test_known_tasks_leave_one_to_learn(known):
+    message = f"known must be at least 0 and less than the 4 tasks, got {known}"
+    for compute in (
+        lambda: metrics.new_task_plasticity(A, known),
+        lambda: metrics.average_incremental(UNION, known),
+        lambda: metrics.forward_transfer(A, BASELINE, known),
+        lambda: metrics.intransigence(A, JOINT, known),
+    ):
+        with pytest.raises(ValueError, match=message):
+            compute()
+
+
 def test_the_page_shows_the_same_numbers():
     rows = re.findall(r"^\| `(\w+)\([^`]*\)` \| .* \| (-?[\d.]+) \|$", PAGE, flags=re.MULTILINE)
     assert {name: float(value) for name, value in rows} == {

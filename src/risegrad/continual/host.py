@@ -42,6 +42,8 @@ class Host(ABC):
     scores_ahead: bool = False
     """Whether it can be scored on tasks before their turn: then all are before the stream, and the
     next one is after each session. Forward transfer needs that."""
+    known: int = 0
+    """How many of the first tasks are known from the start: their sessions take no step."""
     trains: ClassVar[Literal["every", "first", "never"]] = "every"
     """In which sessions something trains."""
     keeps_parameters: ClassVar[bool] = True

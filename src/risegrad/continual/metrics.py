@@ -5,6 +5,9 @@ Entries that a metric does not use (usually those above the diagonal) may be NaN
 ``union[t]`` is the accuracy after session ``t`` on the test data of all tasks seen so far.
 Percent or fractions, as long as it is one of them; a number outside [0, 100] is an error.
 
+The first ``known`` tasks may be known from the start: they are never trained, and their rows are
+the scores before any training. What is learned is then counted over the other tasks only.
+
 Where a mean is over earlier tasks and there are none (``T = 1``), the result is NaN: nothing could
 be forgotten or transferred yet. ``docs/metrics.md`` says which definition who uses.
 """
@@ -36,7 +39,7 @@ class Summary:
     forgetting: float
 
 
-def summary_vision(A: Matrix, union: Vector) -> Summary:
+def summary_vision(A: Matrix, union: Vector, known: int = 0) -> Summary:
     """Avg, Last and Fgt of the vision tables (1 and 3).
 
     Avg is ``average_incremental``, Last is ``final_union``, Fgt is ``forgetting_max_last``.
@@ -49,7 +52,7 @@ def summary_vision(A: Matrix, union: Vector) -> Summary:
         raise ValueError(
             f"union must have one accuracy per session, {len(_rows(A))} here, got {len(seen)}"
         )
-    return Summary(average_incremental(seen), final_union(seen), forgetting_max_last(A))
+    return Summary(average_incremental(seen, known), final_union(seen), forgetting_max_last(A))
 
 
 def summary_language(A: Matrix) -> Summary:
@@ -75,13 +78,16 @@ def summary_domains(A: Matrix) -> Summary:
     return summary_language(A)
 
 
-def average_incremental(union: Vector) -> float:
+def average_incremental(union: Vector, known: int = 0) -> float:
     """``mean_t union[t]``: the accuracy on everything seen so far, averaged over sessions.
+
+    With ``known`` tasks, over the sessions that train.
 
     >>> average_incremental([90, 75])
     82.5
     """
-    return _mean(_checked_union(union))
+    seen = _checked_union(union)
+    return _mean(seen[_checked_known(known, len(seen)) :])
 
 
 def final_union(union: Vector) -> float:
@@ -133,14 +139,16 @@ def last_task(A: Matrix) -> float:
     return _at(rows, len(rows) - 1, len(rows) - 1)
 
 
-def new_task_plasticity(A: Matrix) -> float:
-    """``mean_i A[i][i]``: how well each task is learned when it is its turn.
+def new_task_plasticity(A: Matrix, known: int = 0) -> float:
+    """``mean_{i>=known} A[i][i]``: how well each task is learned when it is its turn.
 
     >>> new_task_plasticity([[90], [70, 80]])
     85.0
+    >>> new_task_plasticity([[90], [70, 80]], known=1)
+    80.0
     """
     rows = _rows(A)
-    return _mean(_at(rows, i, i) for i in range(len(rows)))
+    return _mean(_at(rows, i, i) for i in range(_checked_known(known, len(rows)), len(rows)))
 
 
 def forgetting_max_last(A: Matrix) -> float:
@@ -182,24 +190,26 @@ def backward_transfer(A: Matrix) -> float:
     return _mean(_at(rows, end, i) - _at(rows, i, i) for i in range(end))
 
 
-def forward_transfer(A: Matrix, baseline: Vector) -> float:
-    """``mean_{i>0} ( A[i-1][i] - baseline[i] )``: what earlier tasks give a task before its turn.
+def forward_transfer(A: Matrix, baseline: Vector, known: int = 0) -> float:
+    """``mean_{i>known} ( A[i-1][i] - baseline[i] )``: what training gives a task before its turn.
 
     ``baseline[i]`` is the accuracy on task ``i`` of a model that learned nothing of the stream, at
-    random initialization or zero-shot; ``baseline[0]`` is not used.
+    random initialization or zero-shot; up to ``baseline[known]`` they are not used.
 
     >>> forward_transfer([[90, 30], [70, 80]], baseline=[0, 10])
     20.0
     """
     rows = _rows(A)
     reference = _vector("baseline", baseline, len(rows))
+    first = _checked_known(known, len(rows)) + 1
     return _mean(
-        _at(rows, i - 1, i) - _accuracy(reference[i], f"baseline[{i}]") for i in range(1, len(rows))
+        _at(rows, i - 1, i) - _accuracy(reference[i], f"baseline[{i}]")
+        for i in range(first, len(rows))
     )
 
 
-def intransigence(A: Matrix, joint: Vector) -> float:
-    """``mean_i ( joint[i] - A[i][i] )``: what learning in sequence costs each new task.
+def intransigence(A: Matrix, joint: Vector, known: int = 0) -> float:
+    """``mean_{i>=known} ( joint[i] - A[i][i] )``: what learning in sequence costs each new task.
 
     ``joint[i]`` is the accuracy on task ``i`` of a model that learned tasks ``0..i`` together.
 
@@ -208,7 +218,8 @@ def intransigence(A: Matrix, joint: Vector) -> float:
     """
     rows = _rows(A)
     reference = _vector("joint", joint, len(rows))
-    return _mean(_accuracy(reference[i], f"joint[{i}]") - _at(rows, i, i) for i in range(len(rows)))
+    learned = range(_checked_known(known, len(rows)), len(rows))
+    return _mean(_accuracy(reference[i], f"joint[{i}]") - _at(rows, i, i) for i in learned)
 
 
 def _mean(values: Iterable[float]) -> float:
@@ -261,6 +272,12 @@ def _accuracy(value: float, where: str) -> float:
     if not -SLACK <= value <= 100 + SLACK:
         raise ValueError(f"{where} must be an accuracy in [0, 100], got {value}")
     return value
+
+
+def _checked_known(known: int, tasks: int) -> int:
+    if not 0 <= known < tasks:
+        raise ValueError(f"known must be at least 0 and less than the {tasks} tasks, got {known}")
+    return known
 
 
 def _checked_union(union: Vector) -> list[float]:

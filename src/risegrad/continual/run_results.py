@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from risegrad.continual import metrics
-from risegrad.continual.stream import Stream
+from risegrad.continual.stream import Stream, Task
 from risegrad.continual.stream_learning import History
 
 SessionScores = list[dict[str, list[tuple[int, int]]]]
@@ -23,13 +23,12 @@ def result(
     matrix, union = matrices(history.scores, main_score)
     names = history.scores[0]
     before = {name: [percent(*counts) for counts in row] for name, row in history.before.items()}
-    found = all_metrics(matrix, union, summarize(matrix, union))
+    found = all_metrics(matrix, union, summarize(matrix, union), stream.known)
     if before:
-        found["forward_transfer"] = defined(metrics.forward_transfer(matrix, before[main_score]))
+        transfer = metrics.forward_transfer(matrix, before[main_score], stream.known)
+        found["forward_transfer"] = defined(transfer)
     return {
-        "tasks": [
-            {"name": task.name, "classes": list(task.classes)} | task.sizes() for task in stream
-        ],
+        "tasks": [_task(task, number < stream.known) for number, task in enumerate(stream)],
         "scores": {
             name: dict(zip(("matrix", "union"), matrices(history.scores, name), strict=True))
             for name in names
@@ -42,7 +41,18 @@ def result(
         "notes": list(stream.notes),
         "seconds": history.seconds,
         "memory_bytes": history.memory_bytes,
-    }
+    } | ({"line": [_line(point) for point in history.line]} if history.line else {})
+
+
+def _task(task: Task[Any], known: bool) -> dict[str, Any]:
+    """What a record says of a task; of those that are trained it says no more than ever."""
+    plain = {"name": task.name, "classes": list(task.classes)} | task.sizes()
+    return plain | ({"known": True} if known else {})
+
+
+def _line(point: dict[str, Any]) -> dict[str, Any]:
+    scores = {name: [percent(*counts) for counts in row] for name, row in point["scores"].items()}
+    return {"share": point["share"], "scores": scores}
 
 
 def matrices(scores: SessionScores, name: str) -> tuple[list[list[float]], list[float]]:
@@ -62,15 +72,15 @@ def percent(hits: int, total: int) -> float:
 
 
 def all_metrics(
-    matrix: list[list[float]], union: list[float], summary: metrics.Summary
+    matrix: list[list[float]], union: list[float], summary: metrics.Summary, known: int = 0
 ) -> dict[str, float | None]:
     """Avg, Last and Fgt as the paper's table has them, and every metric by its own name."""
     found = {
         "avg": summary.avg,
         "last": summary.last,
         "forgetting": summary.forgetting,
-        "plasticity": metrics.new_task_plasticity(matrix),
-        "average_incremental": metrics.average_incremental(union),
+        "plasticity": metrics.new_task_plasticity(matrix, known),
+        "average_incremental": metrics.average_incremental(union, known),
         "final_union": metrics.final_union(union),
         "final_average": metrics.final_average(matrix),
         "last_task": metrics.last_task(matrix),

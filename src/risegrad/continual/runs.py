@@ -75,6 +75,7 @@ def _remembers(settings: Described) -> bool:
 DOMAINS: dict[str, str] = {
     "vision": "risegrad.continual.vision.vision_run",
     "language": "risegrad.continual.language.language_run",
+    "own": "risegrad.continual.own_run",
 }
 """Modules with the functions of this one, for their own settings."""
 

@@ -110,3 +110,8 @@ class Session:
     def epochs(self) -> int:
         """The epochs of the group that trains longest."""
         return max((group.budget.epochs for group in self.groups), default=0)
+
+    def of_no_epochs(self) -> Session:
+        """The same without training, for a task that is known: additions still see its data."""
+        groups = (replace(group, budget=replace(group.budget, epochs=0)) for group in self.groups)
+        return replace(self, groups=tuple(groups))

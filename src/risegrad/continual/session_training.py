@@ -14,7 +14,7 @@ from torch.nn import Parameter
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
-from risegrad.common.declared_fields import Checked, Count, NonNegative, PositiveInt
+from risegrad.common.declared_fields import Checked, Count, NonNegative, PositiveInt, Share
 from risegrad.common.seeds import seed_for
 from risegrad.common.settings import APART
 from risegrad.continual.additions.addition import Addition
@@ -55,6 +55,9 @@ class Loop(Checked):
     other rates and rules start from one model; ``epochs = 0``: as in the others."""
     score_on: Literal["test", "validation"] = "test"
     """Which examples the scores come from."""
+    interpolate: tuple[Share, ...] = ()
+    """Also score, after the stream, the weights this share of the way from where training began to
+    where it ended: what going back would keep, at the cost of scoring alone."""
     checkpoint_seconds: NonNegative = field(default=60.0, metadata=APART)
     """Shortest time between two checkpoints within a session; one follows every session anyway."""
 

@@ -45,10 +45,17 @@ class Stream(Generic[S]):
     planned: tuple[str, ...] = field(default=())
     """Names of all tasks of the order, those left out on purpose among them; empty: those that
     come."""
+    known: int = 0
+    """How many of the first tasks are known from the start: they are scored and never trained."""
 
     def __post_init__(self) -> None:
         if not self.tasks:
             raise ValueError(f"stream {self.name!r} must have at least one task, got none")
+        if not 0 <= self.known < len(self.tasks):
+            raise ValueError(
+                f"stream.known must leave at least one of the {len(self.tasks)} tasks to learn, "
+                f"got {self.known}"
+            )
 
     def __len__(self) -> int:
         return len(self.tasks)

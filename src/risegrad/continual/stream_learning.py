@@ -1,4 +1,8 @@
-"""The loop over a stream: learn a task, score it and all before it, keep a checkpoint, continue."""
+"""The loop over a stream: learn a task, score it and all before it, keep a checkpoint, continue.
+
+Tasks that are known from the start come first. Nothing is trained in their sessions, so that all of
+them are scored once, before any training.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
+from torch.nn import Parameter
 
 from risegrad.common.run_inputs import Reading, look_at
 from risegrad.common.settings import digest, essence, without
@@ -30,6 +36,8 @@ class History:
     """Per session, by name of the score: (hits, total) of every task so far."""
     before: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     """The same of all tasks before the first session, where the host can be scored then."""
+    line: list[dict[str, Any]] = field(default_factory=list)
+    """The same of all tasks, for each ``share`` of the way back to where training began."""
     losses: list[dict[str, float]] = field(default_factory=list)
     trainable: dict[str, int] = field(default_factory=dict)
     """Parameters per group, the largest over the sessions."""
@@ -61,6 +69,12 @@ class Learner:
         self.history = History()
         self._checkpoints = checkpoints
         self._saved = time.monotonic()
+        self._began: dict[str, Tensor] | None = None
+        if self.loop.interpolate and not host.keeps_parameters:
+            raise ValueError(
+                f"loop.interpolate needs a host that trains the same weights in every session, got "
+                f"{host.name!r}"
+            )
 
     def run(self) -> History:
         """Learn what is left of the stream; picks up where a checkpoint says."""
@@ -69,6 +83,8 @@ class Learner:
             state = self._checkpoints.latest() if self._checkpoints else None
             if state is not None:
                 self._restore(state)
+            if self.host.known and not self.history.scores:
+                self._known_tasks()
             if self.host.scores_ahead and not self.history.before:
                 self.history.before = _counts(self.host.score(range(self.tasks)))
             for task in range(len(self.history.scores), self.tasks):
@@ -79,6 +95,28 @@ class Learner:
                 self.history.memory_bytes = kept.sizes
                 self.history.seconds["remember"] = kept.seconds
         return self.history
+
+    def _known_tasks(self) -> None:
+        """Additions may look at each; one scoring serves as the rows of all."""
+        for task in range(self.host.known):
+            self.report({"task": task + 1, "tasks": self.tasks})
+            started = time.perf_counter()
+            session = self.host.begin(task)
+            if session is not None:
+                self._train(session.of_no_epochs(), {}, None)
+            self.host.finish(task)
+            self.history.seconds["train"].append(time.perf_counter() - started)
+            self.history.seconds["score"].append(0.0)
+        started = time.perf_counter()
+        ahead = self.host.scores_ahead
+        counts = _counts(self.host.score(range(self.tasks if ahead else self.host.known)))
+        self.history.before = counts if ahead else {}
+        for task in range(self.host.known):
+            self.history.scores.append(
+                {name: row[: task + 1 + ahead] for name, row in counts.items()}
+            )
+        self.history.seconds["score"][-1] = time.perf_counter() - started
+        self._save({"between": self._between()})
 
     def _task(self, task: int, resumed: dict[str, Any] | None) -> None:
         self.report({"task": task + 1, "tasks": self.tasks})
@@ -91,6 +129,8 @@ class Learner:
         self.host.finish(task)
         trained = time.perf_counter()
         self._score(task)
+        if session is not None and task == self.tasks - 1 and self._began is not None:
+            self._interpolate(session.parameters, self._began)
         self.history.seconds["train"].append(spent + trained - started)
         self.history.seconds["score"].append(time.perf_counter() - trained)
         self._save({"between": self._between()})
@@ -108,6 +148,8 @@ class Learner:
         """The epochs that are left; returns the seconds that a run before this one spent."""
         training = SessionTraining(session, self.loop, self.devices, self.additions, self.seed)
         self._count(session)
+        if self.loop.interpolate and self._began is None and session.epochs:
+            self._began = {n: p.detach().cpu().clone() for n, p in session.parameters.items()}
         first, earlier = 0, 0.0
         started = time.perf_counter()
         if resumed is not None and "within" in resumed:
@@ -135,6 +177,18 @@ class Learner:
         union = Score(sum(s.hits for s in main), sum(s.total for s in main))
         self.report({"union": union.percent})
 
+    @torch.no_grad()
+    def _interpolate(self, parameters: dict[str, Parameter], began: dict[str, Tensor]) -> None:
+        """Score on the line between the two ends, and stay at the end of it."""
+        ended = {name: p.detach().clone() for name, p in parameters.items()}
+        for share in self.loop.interpolate:
+            for name, p in parameters.items():
+                p.copy_(torch.lerp(began[name].to(p.device), ended[name], share))
+            counts = _counts(self.host.score(range(self.tasks)))
+            self.history.line.append({"share": share, "scores": counts})
+        for name, p in parameters.items():
+            p.copy_(ended[name])
+
     def _count(self, session: Session) -> None:
         for group in session.groups:
             size = sum(p.numel() for p in group.parameters.values())
@@ -149,6 +203,8 @@ class Learner:
             "additions": [addition.state_dict() for addition in self.additions],
             "scores": list(history.scores),
             "before": dict(history.before),
+            "line": list(history.line),
+            "began": self._began,
             "losses": list(history.losses),
             "trainable": dict(history.trainable),
             "seconds": {name: list(values) for name, values in history.seconds.items()},
@@ -164,9 +220,11 @@ class Learner:
         self.host.load_state_dict(between["host"])
         for addition, saved in zip(self.additions, between["additions"], strict=True):
             addition.load_state_dict(saved)
+        self._began = between.get("began")  # absent in checkpoints of before
         self.history = History(
             scores=between["scores"],
             before=between["before"],
+            line=between.get("line", []),
             losses=state.get("losses", between["losses"]),
             trainable=between["trainable"],
             seconds=between["seconds"],

@@ -202,3 +202,15 @@ def _kind(config: Any) -> Literal["seq2seq", "decoder", "encoder"]:
     names = getattr(config, "architectures", None) or []
     writes = any("CausalLM" in name or "LMHeadModel" in name for name in names)
     return "decoder" if writes else "encoder"
+
+
+def kind_of_place(place: str) -> Literal["seq2seq", "decoder", "encoder"]:
+    """What kind of model lies in a folder or on the hub, by its configuration alone."""
+    import transformers
+
+    try:
+        return _kind(transformers.AutoConfig.from_pretrained(str(Path(place).expanduser())))
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"model {place!r} is no folder in the form of transformers and not on the hub ({error})"
+        ) from error

@@ -26,9 +26,8 @@ MakeHost = Callable[["LanguageRun", Devices], LanguageHost]
 def seconds(settings: LanguageRun, make_host: MakeHost) -> float:
     """About how many seconds the whole run would take here."""
     stream = build_stream(settings.stream)
-    trained = sum(len(task.train) for task in stream) * settings.adapter.epochs
     step, answer = _paces(_small(settings), make_host)
-    return trained * step + scored(settings, stream) * answer
+    return trained(settings, stream) * step + scored(settings, stream) * answer
 
 
 def _small(settings: LanguageRun) -> LanguageRun:
@@ -52,25 +51,34 @@ def _paces(settings: LanguageRun, make_host: MakeHost) -> tuple[float, float]:
 
 def work(settings: LanguageRun, stream: Stream[TextSplit]) -> dict[str, Any]:
     """Texts through the model, counted forward and backward; scoring included."""
-    sizes = [len(task.train) for task in stream]
     tests = _tests(settings, stream)
     rule = Rule(settings.rule.name or "fo", settings.rule.q)
     forward, backward = (1, 1) if rule.exact else (2 * rule.q, 0)
-    trained = sum(sizes) * settings.adapter.epochs
+    passed = trained(settings, stream)
     return {
         "tasks": len(stream),
-        "train texts": sum(sizes),
+        "train texts": sum(len(task.train) for task in stream),
         "test texts": sum(tests),
-        "forward": trained * forward + scored(settings, stream),
-        "backward": trained * backward,
+        "forward": passed * forward + scored(settings, stream),
+        "backward": passed * backward,
     }
 
 
+def trained(settings: LanguageRun, stream: Stream[TextSplit]) -> int:
+    """Texts of all training steps; those of known tasks are not among them."""
+    return sum(len(task.train) for task in stream.tasks[stream.known :]) * settings.adapter.epochs
+
+
 def scored(settings: LanguageRun, stream: Stream[TextSplit]) -> int:
-    """Texts read for scores: every task so far after each, and the next ones if zero-shot."""
-    tests = _tests(settings, stream)
-    count = sum(n * (len(tests) - i) for i, n in enumerate(tests))
-    return count + (sum(tests) + sum(tests[1:]) if settings.host.zero_shot else 0)
+    """Texts read for scores: every task so far after each, and the next ones if zero-shot.
+
+    Known tasks are scored once before all training, and that counts as all their sessions.
+    """
+    tests, known = _tests(settings, stream), stream.known
+    count = sum(sum(tests[: t + 1]) for t in range(known, len(tests)))
+    if settings.host.zero_shot:
+        return count + sum(tests) + sum(tests[known + 1 :])
+    return count + sum(tests[:known])
 
 
 def _tests(settings: LanguageRun, stream: Stream[TextSplit]) -> list[int]:

@@ -47,7 +47,8 @@ class ViTSettings(Checked):
     adapter_dropout: Share = 0.1
     """Share of hidden units of an adapter that are dropped in training."""
     base_epochs: Count = 0
-    """Train the whole backbone on the first task before the stream, in place of pretraining."""
+    """Train the whole backbone on the first task before the stream, in place of pretraining; of a
+    stream of domains, on all tasks that are known from the start."""
     base_lr: Positive = 1e-3
     """Learning rate of that training."""
 

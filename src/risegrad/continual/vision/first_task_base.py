@@ -1,6 +1,8 @@
-"""A base for streams without pretrained weights: the whole ViT learns the first task."""
+"""A base for streams without pretrained weights: the whole ViT learns what comes first."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -20,7 +22,7 @@ from risegrad.continual.vision.streams import ImageSplit
 
 def train_base(
     vit: nn.Module,
-    task: Task[ImageSplit],
+    tasks: Sequence[Task[ImageSplit]],
     settings: ViTSettings,
     loop: Loop,
     devices: Devices,
@@ -28,20 +30,22 @@ def train_base(
 ) -> Head:
     """AdamW on all of the ViT with a linear head, which is returned; frozen again afterwards.
 
-    Every process of a run does all of it alone: it is short, and they end with the same weights.
+    Several tasks have the same classes, and are learned together. Every process of a
+    run does all of it alone: it is short, and they end with the same weights.
     """
     head = Head("linear", feature_width(vit))
-    head.grow(len(task.classes), generator_for(seed, "base head"))
+    head.grow(len(tasks[0].classes), generator_for(seed, "base head"))
     both = nn.ModuleList([vit, head]).to(devices.device).requires_grad_(True).train()
     budget = TrainingBudget(epochs=settings.base_epochs, optimizer="adamw", lr=settings.base_lr)
     optimizer = budget.make_optimizer(both.parameters())
-    items = AugmentedImages(Stream("base", (task,)), seed_for(seed, "base"))
+    items = AugmentedImages(Stream("base", tuple(tasks)), seed_for(seed, "base"))
     with torch.random.fork_rng(devices=range(torch.accelerator.device_count())):
         torch.manual_seed(seed_for(seed, "base"))
         for epoch in range(budget.epochs):
             optimizer.param_groups[0]["lr"] = budget.lr_at(epoch)
-            refs = epoch_batches(len(task.train), loop.batch, seed=seed, task=0, epoch=epoch)
-            for fetched in load(items, refs, epoch, workers=loop.workers):
+            for fetched in load(
+                items, _batches(tasks, loop, seed, epoch), epoch, workers=loop.workers
+            ):
                 batch = fetched.to(devices.device)
                 optimizer.zero_grad()
                 logits = head(features(vit, batch.inputs))
@@ -49,3 +53,18 @@ def train_base(
                 optimizer.step()
     both.requires_grad_(False).eval()
     return head
+
+
+def _batches(
+    tasks: Sequence[Task[ImageSplit]], loop: Loop, seed: int, epoch: int
+) -> list[list[tuple[int, int]]]:
+    """Of all tasks, each batch of one; those of several come in a random order."""
+    plan = [
+        refs
+        for number, task in enumerate(tasks)
+        for refs in epoch_batches(len(task.train), loop.batch, seed=seed, task=number, epoch=epoch)
+    ]
+    if len(tasks) == 1:
+        return plan
+    order = torch.randperm(len(plan), generator=generator_for(seed, "base order", epoch))
+    return [plan[place] for place in order.tolist()]

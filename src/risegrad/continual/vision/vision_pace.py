@@ -55,7 +55,7 @@ def _paces(settings: VisionRun, make_host: MakeHost) -> tuple[float, float, floa
     )
     once = replace(settings.model, base_epochs=1)
     base = run_pace.per_example(
-        lambda: train_base(kit.vit, kit.stream[0], once, settings.loop, devices, 0),
+        lambda: train_base(kit.vit, kit.stream.tasks[:1], once, settings.loop, devices, 0),
         len(kit.stream[0].train),
         devices,
     )
@@ -84,7 +84,8 @@ def work(settings: VisionRun, stream: Stream[ImageSplit]) -> dict[str, Any]:
 def trained(settings: VisionRun, sizes: Sequence[int]) -> int:
     """Images of all training steps: every one once per epoch, as far as the host trains."""
     host = HOSTS[settings.host.name]
-    images = {"every": sum(sizes), "first": sizes[0], "never": 0}[host.trains]
+    learned = sizes[settings.stream.known :]
+    images = {"every": sum(learned), "first": sizes[0], "never": 0}[host.trains]
     return images * (settings.head.epochs if host.cached else settings.adapter.epochs)
 
 

@@ -83,6 +83,8 @@ def _data(stream: ImageStreamSettings) -> list[str]:
             return [] if path.exists() else _on_hub(stream.data)
         case "digits":
             return []
+        case "sessions":
+            return complaint(lambda: build_stream(stream))
         case _:
             return complaint(lambda: open_source(stream))
 
@@ -186,6 +188,11 @@ def _check_fit(settings: VisionRun, host: type[VisionHost]) -> None:
             f"host {host.name!r} puts adapters beside the blocks of a ViT, and model.name 'mlp' "
             "has no blocks"
         )
+    if settings.stream.known and host.trains == "first":
+        raise ValueError(
+            f"stream.known must be 0 with host {host.name!r}, which trains in the first session "
+            f"only; got {settings.stream.known}"
+        )
     kind = settings.stream.kind
     if (kind == "domains") == host.shares_classes:
         return
@@ -217,13 +224,13 @@ def perform(settings: VisionRun, folder: Path, report: Report) -> dict[str, Any]
     host = make_host(settings, devices)
     stream = host.kit.stream
     history = learn_stream(host, len(stream), settings, devices, folder, report)
-    domains = settings.stream.kind == "domains"
-    summarize = _summary_domains if domains else metrics.summary_vision
+
+    def summarize(A: list[list[float]], union: list[float]) -> metrics.Summary:
+        if settings.stream.kind == "domains":
+            return metrics.summary_domains(A)
+        return metrics.summary_vision(A, union, stream.known)
+
     return result(stream, history, host.main_score, summarize)
-
-
-def _summary_domains(A: list[list[float]], union: list[float]) -> metrics.Summary:
-    return metrics.summary_domains(A)
 
 
 def make_host(settings: VisionRun, devices: Devices) -> VisionHost:
@@ -232,8 +239,10 @@ def make_host(settings: VisionRun, devices: Devices) -> VisionHost:
     vit = load_backbone(settings.model, settings.stream.image_size, settings.seed)
     base_head = None
     if settings.model.base_epochs:
+        # Of new classes a base knows the first task's; of the same in other images, all known.
+        shared = stream.known if settings.stream.kind == "domains" else 1
         base_head = train_base(
-            vit, stream[0], settings.model, settings.loop, devices, settings.seed
+            vit, stream.tasks[: shared or 1], settings.model, settings.loop, devices, settings.seed
         )
     kit = Kit(
         stream=stream,

@@ -76,6 +76,8 @@ class TaskRecord:
     """number of validation examples"""
     test: int = 0
     """number of test examples"""
+    known: bool = False
+    """whether it was known from the start: scored, never trained"""
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,16 @@ class ScoreRecord:
     def at(self, t: int, i: int) -> float | None:
         """On task ``i`` after session ``t``; None where it was not measured."""
         return self.matrix[t][i] if i < len(self.matrix[t]) else None
+
+
+@dataclass(frozen=True)
+class LinePoint:
+    """Weights on the line from where training began to where it ended."""
+
+    share: float | None
+    """of the way, from 0 to 1"""
+    scores: Mapping[str, PercentNumbers]
+    """by name of the score: one percentage per task"""
 
 
 @dataclass(frozen=True)
@@ -125,6 +137,8 @@ class Result:
     before: Mapping[str, PercentNumbers] = field(default_factory=dict)
     """by name of the score: one percentage per task before the first session. Absent or empty where
     it was not measured"""
+    line: tuple[LinePoint, ...] = ()
+    """what weights between start and end of training score, where `loop.interpolate` asks for it"""
     losses: tuple[Loss, ...] = ()
     """mean training loss per task and epoch"""
     trainable: Mapping[str, int] = field(default_factory=dict)

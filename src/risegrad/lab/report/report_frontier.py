@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from risegrad.common.intervals import Interval
 from risegrad.lab.frontier.equal_learning import EqualLearning, Frontier
+from risegrad.lab.frontier.frontier_curves import SweepSetting
 from risegrad.lab.report.experiment_tables import PERCENT
 from risegrad.lab.report.report_methods import Method
 from risegrad.lab.report.report_text import interval_text
@@ -111,6 +112,12 @@ def _difference(found: Interval | None, verdict: str) -> TableCell | None:
 
 def _notes(found: Sequence[SectionFrontier]) -> Iterator[str]:
     """Which settings take no part, because a model that learned nothing forgets nothing."""
-    dead = [s.name for one in found for curve in one.found.curves.values() for s in curve.dead]
+    dead = [_named(s) for one in found for curve in one.found.curves.values() for s in curve.dead]
     if dead:
         yield f"Learned nothing beyond the untrained model, and not compared: {', '.join(dead)}."
+
+
+def _named(setting: SweepSetting) -> str:
+    """A row's label says its method; a bare setting does not."""
+    known = setting.name.startswith(setting.method)
+    return setting.name if known else f"{setting.method} ({setting.name})"

@@ -12,14 +12,19 @@ from risegrad.lab.report.result_rows import ResultRow
 
 def points(method: str, row: ResultRow) -> Iterator[RunPoint]:
     """One point for every run that has both measures."""
-    for run in row.runs:
-        measures = run.result.metrics
-        learned, forgotten = measures.get("plasticity"), measures.get("forgetting")
-        if learned is None or forgotten is None:
-            continue
-        final = measures.get("final_average")
-        end = measures.get("avg") if final is None else final
-        yield RunPoint(method, row.label, run.seed, learned, forgotten, end or 0.0, start(run))
+    found = (run_point(method, row.label, run) for run in row.runs)
+    return (point for point in found if point)
+
+
+def run_point(method: str, setting: str, run: Record) -> RunPoint | None:
+    """A run as a point; None where one of the two was not measured."""
+    measures = run.result.metrics
+    learned, forgotten = measures.get("plasticity"), measures.get("forgetting")
+    if learned is None or forgotten is None:
+        return None
+    final = measures.get("final_average")
+    end = measures.get("avg") if final is None else final
+    return RunPoint(method, setting, run.seed, learned, forgotten, end or 0.0, start(run))
 
 
 def learned_nothing(row: ResultRow) -> bool:
@@ -31,8 +36,11 @@ def learned_nothing(row: ResultRow) -> bool:
 def start(run: Record) -> float | None:
     """New of an untrained model: as scored before the stream, else by chance; None if unknown."""
     before = run.result.before.get(run.result.main_score) or ()
-    if before and all(value is not None for value in before):
-        return fmean(value for value in before if value is not None)
+    learned = [
+        value for value, task in zip(before, run.result.tasks, strict=False) if not task.known
+    ]
+    if learned and all(value is not None for value in learned):
+        return fmean(value for value in learned if value is not None)
     return _chance(run)
 
 
@@ -44,5 +52,5 @@ def _chance(run: Record) -> float | None:
         seen |= set(task.classes)
         if not task.classes:
             return None
-        shares.append(100 / len(seen))
+        shares += [] if task.known else [100 / len(seen)]
     return fmean(shares) if shares else None

@@ -71,7 +71,7 @@ def build_stream(
         notes += [*told, *untested(_tested(tasks[-1]), name)]
     notes += too_few("train_size", settings.train_size, there["train"])
     notes += too_few("test_size", settings.test_size, there["test"])
-    return Stream(settings.name, tuple(tasks), tuple(notes), settings.planned)
+    return Stream(settings.name, tuple(tasks), tuple(notes), settings.planned, settings.known)
 
 
 def _source(settings: LanguageStreamSettings, name: str) -> TextSource | None:

@@ -26,6 +26,8 @@ class LanguageStreamSettings(Checked):
     ``data``; empty takes those of the named order."""
     leave_out: tuple[str, ...] = ()
     """Tasks of the order that are left out on purpose; the record says so."""
+    known: Count = 0
+    """How many of the first tasks are known from the start: scored from then on, never trained."""
     source: Literal["folder", "hub"] = "folder"
     """``folder``: the O-LoRA benchmark's JSON files below ``data``; ``hub``: each task's own
     dataset on the Hugging Face hub."""

@@ -26,6 +26,7 @@ from risegrad.continual.vision.streams.domain_variants import (
 from risegrad.continual.vision.streams.image_files import DOMAINS, domainnet, folder
 from risegrad.continual.vision.streams.image_hub import hub
 from risegrad.continual.vision.streams.image_picks import by_class
+from risegrad.continual.vision.streams.image_sessions import image_sessions
 from risegrad.continual.vision.streams.image_split import ImageSplit
 from risegrad.continual.vision.streams.image_stream_settings import VARIANTS, ImageStreamSettings
 from risegrad.continual.vision.streams.image_views import View
@@ -40,6 +41,8 @@ def build_stream(settings: ImageStreamSettings) -> Stream[ImageSplit]:
     >>> [task.classes for task in stream]
     [('4', '2', '7', '6', '0'), ('3', '5', '8', '9', '1')]
     """
+    if settings.source == "sessions":
+        return _of_sessions(settings)
     source = open_source(settings)
     order = _order(settings, len(source.train.class_names))
     parts = _parts(settings, source, order)
@@ -54,7 +57,7 @@ def build_stream(settings: ImageStreamSettings) -> Stream[ImageSplit]:
         *parts.notes,
         *untested(zip(names, map(len, parts.test), strict=True)),
     )
-    return Stream(settings.name, tasks, notes)
+    return Stream(settings.name, tasks, notes, known=settings.known)
 
 
 Tasks = tuple[tuple[Task[ImageSplit], ...], tuple[str, ...]]
@@ -87,6 +90,28 @@ def _by_domains(
     return tuple(found), ()
 
 
+def _of_sessions(settings: ImageStreamSettings) -> Stream[ImageSplit]:
+    """Images of its own for every session; classes that one lacks have no images in it."""
+    tasks: list[Task[ImageSplit]] = []
+    notes: list[str] = []
+    for name, source in image_sessions(_place(settings), settings.test_fraction).items():
+        names = source.train.class_names
+        there = np.unique(source.train.labels)
+        parts = _parts(settings, source, there)
+        _spread(parts, there, len(names))
+        tasks.append(_task(name, source, parts, names, range(len(names)), _view(settings)))
+        notes += [*source.notes, *parts.notes]
+    _check_tested(tasks)
+    return Stream(settings.name, tuple(tasks), tuple(notes), known=settings.known)
+
+
+def _spread(parts: _Parts, there: Indices, count: int) -> None:
+    """A list for each of ``count`` classes, empty for those that are not ``there``."""
+    for images in (parts.train, parts.validation, parts.test):
+        known = dict(zip(there.tolist(), list(images), strict=True))
+        images[:] = [known.get(number, there[:0]) for number in range(count)]
+
+
 def _changed(source: ImageSource, change: Change) -> ImageSource:
     train, test = (ChangedImages(part, change) for part in (source.train, source.test))
     return ImageSource(train, test)
@@ -116,7 +141,7 @@ def _task(
 
 def open_source(settings: ImageStreamSettings) -> ImageSource:
     """The images that the settings point at."""
-    path = Path(settings.data).expanduser()
+    path = _place(settings)
     match settings.source:
         case "cifar100":
             return cifar100(path, settings.download)
@@ -132,6 +157,10 @@ def open_source(settings: ImageStreamSettings) -> ImageSource:
             return npz(path)
         case _:
             return digits(settings.test_fraction)
+
+
+def _place(settings: ImageStreamSettings) -> Path:
+    return Path(settings.data).expanduser()
 
 
 def images_of(settings: ImageStreamSettings) -> Reading | None:

@@ -30,8 +30,11 @@ class ImageStreamSettings(Checked):
 
     name: str = "custom"
     """The name in records: that of a named stream (see ``NAMED``), or any other."""
-    source: Literal["cifar100", "folder", "domainnet", "hub", "npz", "digits"] = "digits"
-    """"cifar100" (torchvision), "folder", "domainnet", "hub" (Hugging Face), "npz" or "digits"."""
+    source: Literal["cifar100", "folder", "domainnet", "hub", "npz", "sessions", "digits"] = (
+        "digits"
+    )
+    """"cifar100" (torchvision), "folder", "domainnet", "hub" (Hugging Face), "npz", "sessions" (a
+    folder with an .npz file or a folder of images for each session) or "digits"."""
     data: str = ""
     """Folder, file or hub name of the images; relative paths start at the working directory."""
     download: bool = field(default=False, metadata=APART)
@@ -45,7 +48,7 @@ class ImageStreamSettings(Checked):
 
     kind: Literal["classes", "domains"] = "classes"
     """"classes" (every session has new ones) or "domains" (every session has all of them, and its
-    images are those of one of ``turns``, ``permutations`` or ``noises``)."""
+    images are those of one of ``turns``, ``permutations`` or ``noises``, or of "sessions")."""
     turns: tuple[Annotated[int, Limits(at_least=-360)], ...] = ()
     """"domains" only: degrees by which images are turned, counter-clockwise; a session each."""
     permutations: tuple[Count, ...] = ()
@@ -54,6 +57,9 @@ class ImageStreamSettings(Checked):
     """"domains" only: standard deviations of the noise, in gray levels of 255; by ``split_seed``.
     """
 
+    known: Count = 0
+    """How many of the first sessions are known from the start: scored from then on, never trained.
+    """
     base: Count = 0
     """Classes of the first session; 0: as many as ``increment``."""
     increment: PositiveInt = 10
@@ -118,7 +124,13 @@ class ImageStreamSettings(Checked):
 
     def _check_domains(self) -> None:
         given = [name for name in VARIANTS if getattr(self, name)]
-        if len(given) != (self.kind == "domains"):
+        if self.source == "sessions":
+            if given or self.kind != "domains":
+                raise ValueError(
+                    'kind must be "domains", without turns, permutations and noises, with '
+                    f'source="sessions"; got kind="{self.kind}" and {", ".join(given) or "none"}'
+                )
+        elif len(given) != (self.kind == "domains"):
             raise ValueError(
                 "one of turns, permutations and noises must be given if and only if kind is "
                 f'"domains", got kind="{self.kind}" and {", ".join(given) or "none of them"}'

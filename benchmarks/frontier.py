@@ -1,0 +1,50 @@
+"""A search for the frontier: how much of its time is training and scoring."""
+
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.timing import Ratio, at_least
+from risegrad.continual.vision.streams.array_sources import digits
+from risegrad.continual.vision.streams.domain_variants import turned
+from risegrad.lab.frontier.found_frontier import FoundFrontier
+from risegrad.lab.frontier.frontier_search import frontier
+from risegrad.lab.frontier.frontier_settings import FrontierSettings
+
+# Nothing is taught beforehand: that is training too, but no part of the records' seconds.
+SETTINGS = FrontierSettings(seeds=1, rates=3, epochs=20, teach=0, examples=1000)
+METHODS = ("adamw", "sgd", "rise")
+
+
+def save_digits(folder: Path, name: str, degrees: float) -> Path:
+    """scikit-learn's digits, turned, as an ``.npz``."""
+    source, found = digits(0.2), dict[str, Any]()
+    for part, images in (("train", source.train), ("test", source.test)):
+        loaded = [turned(images.load(i), degrees)[0] for i in range(len(images))]
+        found[f"{part}_images"] = torch.stack(loaded).numpy().astype(np.uint8)
+        found[f"{part}_labels"] = images.labels
+    np.savez(folder / f"{name}.npz", **found)
+    return folder / f"{name}.npz"
+
+
+def spent(found: FoundFrontier) -> float:
+    """Seconds of training and scoring in all records."""
+    return sum(sum(r.run.train_seconds) + sum(r.run.score_seconds) for r in found.records)
+
+
+def run() -> Iterator[Ratio]:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        keep, new = (save_digits(folder, n, d) for n, d in (("upright", 0), ("turned", 60)))
+        began = time.perf_counter()
+        found = frontier(
+            "mlp", keep=keep, new=new, minutes=60, methods=METHODS, out=folder / "out",
+            settings=SETTINGS, show=False,
+        )  # fmt: skip
+        share = spent(found) / (time.perf_counter() - began)
+    yield at_least("rise frontier: part of its time in training and scoring", share, 0.9)

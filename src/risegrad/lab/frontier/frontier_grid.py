@@ -1,0 +1,216 @@
+"""The grid of a search for the frontier: its runs, in the order of use, as far as time allows."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from risegrad.common.atomic_files import output_folder, write_json
+from risegrad.common.settings import digest
+from risegrad.lab.experiments.experiment_file import Experiment, RowTable
+from risegrad.lab.experiments.run_cells import RunCell, expand
+from risegrad.lab.frontier.frontier_methods import METHODS, SHARES, FrontierMethod, chosen
+from risegrad.lab.frontier.frontier_problem import FrontierProblem
+from risegrad.lab.frontier.frontier_settings import FrontierSettings
+from risegrad.lab.frontier.frontier_time import TimeBudget, run_stages, stages
+from risegrad.lab.records.record import Record, read_record
+from risegrad.lab.running import workload
+from risegrad.lab.running.preflight import preflight
+from risegrad.lab.running.run_display import duration, where
+from risegrad.lab.running.run_execution import DONE, execute, order_for
+from risegrad.lab.running.run_folder import RECORD, State, error_text, look, placed
+from risegrad.lab.running.run_progress import latest
+
+NAME = "frontier"
+PLAN = "plan.json"
+FEWEST = {"train": 32, "test": 50}
+"""Examples of a set that are used at least, if there are so many."""
+WANTED = (3, 3)
+"""Rates and seeds that the number of examples is chosen for."""
+
+DIVERGED = FloatingPointError.__name__
+Say = Callable[[str], None]
+
+
+@dataclass
+class FrontierGrid:
+    """The runs of one search. ``run`` does what is not done and fits into the time."""
+
+    problem: FrontierProblem
+    settings: FrontierSettings
+    say: Say = print
+    clock: Callable[[], float] = time.monotonic
+    cut: list[str] = field(default_factory=list, init=False)
+    """what the time was too short for, in words"""
+
+    def __post_init__(self) -> None:
+        self.methods = chosen(self.settings.methods)
+        self.out = output_folder(Path(self.settings.out))
+        self.budget = TimeBudget(60 * self.settings.minutes, self.clock)
+        self.sections = dict(self.problem.sections)
+        if self.problem.given:
+            place = {"data": str(self.problem.link(self.out))}
+            self.sections["stream"] = self.sections["stream"] | place
+
+    @property
+    def own(self) -> dict[str, FrontierMethod]:
+        """The methods that have runs of their own."""
+        return {name: method for name, method in self.methods.items() if not method.of}
+
+    @cached_property
+    def cells(self) -> list[RunCell]:
+        """All runs that there would be with enough time."""
+        read = workload.load().read_config
+        return placed(expand(self._experiment(), read), self.out)
+
+    def run(self) -> None:
+        """Runs that are done are not repeated, and the time they took counts."""
+        self._check()
+        self._choose_examples()
+        for record in self.records():
+            seconds = record.run.total_seconds or 0.0
+            self.budget.paces.append(seconds)
+            self.budget.earlier += seconds
+        ordered = stages(self.cells, self._rate, lambda cell: cell.seed)
+        self.cut += run_stages(ordered, self.budget, self._ended, self._run)
+
+    def records(self) -> list[Record]:
+        """Of the runs that are done."""
+        folders = [self.out / cell.folder for cell in self.cells if self._state(cell) is State.DONE]
+        return [read_record(folder / RECORD) for folder in folders]
+
+    def failed(self) -> list[str]:
+        """The runs that failed, each with the last line of its error."""
+        cells = [cell for cell in self.cells if self._state(cell) is State.FAILED]
+        texts = (error_text(self.out / cell.folder) or "see log.txt" for cell in cells)
+        return [f"{c.title}: {text.splitlines()[-1]}" for c, text in zip(cells, texts, strict=True)]
+
+    def _experiment(self) -> Experiment:
+        rows = tuple(self._row(method) for method in self.own.values())
+        return Experiment(
+            name=NAME, title=self.problem.title, domain=self.problem.domain, rows=rows,
+            seeds=tuple(range(self.settings.seeds)), overrides=self.settings.changes,
+            **self.sections,
+        )  # fmt: skip
+
+    def _row(self, method: FrontierMethod) -> RowTable:
+        rates = self._rates(method)[: self.settings.rates]
+        row = method.row(self.problem.lora)
+        if any(METHODS[other.of] is method for other in self.methods.values() if other.of):
+            row["loop"] = {"interpolate": list(SHARES)}
+        return RowTable(
+            label=method.label, baseline=method.reference, sweep={"lr": list(rates)}, **row
+        )
+
+    def _rate(self, cell: RunCell) -> int:
+        rates = self._rates(next(m for m in self.own.values() if m.label == cell.row.method))
+        lr = cell.settings["adapter"]["lr"]
+        if lr not in rates:
+            raise ValueError(f"adapter.lr is what the search varies, it cannot be set to {lr}")
+        return rates.index(lr)
+
+    def _rates(self, method: FrontierMethod) -> tuple[float, ...]:
+        return method.rates_for(self.problem.lora, self.problem.scale)
+
+    def _state(self, cell: RunCell) -> State:
+        return look(self.out / cell.folder, cell)[0]
+
+    def _ended(self, cell: RunCell) -> bool:
+        """Done, or failed in a way that would come again: a rate so large that the loss broke."""
+        state = self._state(cell)
+        broke = state is State.FAILED and DIVERGED in error_text(self.out / cell.folder)
+        return state is State.DONE or broke
+
+    def _check(self) -> None:
+        todo = [cell for cell in self.cells if not self._ended(cell)]
+        if todo and (lacks := preflight(todo, workload.load(), self.out, 1)):
+            raise RuntimeError(lacks)
+
+    def _choose_examples(self) -> None:
+        """Fewer examples where the wanted runs would take too long; kept, so that runs fit."""
+        if not self.problem.cuts:
+            return
+        known = _plan(self.out)
+        key = digest({"sections": self.sections, "changes": list(self.settings.changes),
+                      "examples": self.settings.examples})  # fmt: skip
+        if key not in known:
+            known[key] = self._limits()
+            write_json(self.out / PLAN, known)
+        limits = known[key]
+        if limits["stream"]:
+            self.sections["stream"] = self.sections["stream"] | limits["stream"]
+            del self.cells  # they have other numbers now
+        self.cut += limits["words"]
+
+    def _limits(self) -> dict[str, Any]:
+        from risegrad.continual import runs
+        from risegrad.lab.frontier.frontier_sizes import StreamSizes
+
+        settings = runs.read_config(self.cells[0].settings)
+        sizes = StreamSizes.of(settings)
+        if self.settings.examples:
+            wanted = sizes.limited(self.problem.cuts, self.settings.examples, sizes.test)
+            return wanted | {"words": []}
+        runs_wanted = len(self.own) * WANTED[0] * min(WANTED[1], self.settings.seeds)
+        share = self.budget.left / runs_wanted / max(runs.seconds(settings), 1e-9)
+        if share >= 1:
+            return {"stream": {}, "words": []}
+        train, test = (
+            max(round(share * size), min(size, FEWEST[name]))
+            for name, size in (("train", sizes.train), ("test", sizes.test))
+        )
+        return sizes.limited(self.problem.cuts, train, test)
+
+    def _run(self, cell: RunCell) -> None:
+        folder, started = self.out / cell.folder, self.clock()
+        with _shown(folder, cell.title):
+            outcome, message = execute(order_for(cell, self.out, workload.DEFAULT))
+        seconds = self.clock() - started
+        self.budget.paces.append(seconds)
+        told = _measured(read_record(folder / RECORD)) if outcome == DONE else message
+        left = duration(max(self.budget.left, 0.0))
+        self.say(f"{cell.title}: {told} ({seconds:.1f} s; {left} of the time left)")
+
+
+def _plan(out: Path) -> dict[str, Any]:
+    with suppress(OSError, ValueError):
+        found = json.loads((out / PLAN).read_text(encoding="utf-8"))
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
+def _measured(record: Record) -> str:
+    measures = record.result.metrics
+    shown = [measures.get(name) for name in ("plasticity", "forgetting")]
+    texts = ["?" if value is None else f"{value:.1f}" for value in shown]
+    return f"learned {texts[0]} %, forgot {texts[1]} points"
+
+
+@contextmanager
+def _shown(folder: Path, title: str) -> Iterator[None]:
+    """In a terminal, how far the run is, in one line that is written over and over."""
+    if not sys.stdout.isatty():
+        yield
+        return
+    stop = threading.Event()
+
+    def follow() -> None:
+        while not stop.wait(0.5):
+            print(f"\r\x1b[K{title}: {where(latest(folder))}", end="", flush=True)
+        print("\r\x1b[K", end="", flush=True)
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()

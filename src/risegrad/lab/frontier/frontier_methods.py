@@ -1,0 +1,147 @@
+"""The methods that a search for the frontier tries: their settings, rates, and lines of code.
+
+A new method is one entry of ``METHODS``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from risegrad.common.checks import check_choice
+from risegrad.continual.update_rules import RULES
+
+SHARES = (0.25, 0.5, 0.75)
+"""How far from the start to the trained weights interpolation looks."""
+
+BLOCK = 64
+CLIP = 1.0
+ADAMW_RATES = (1e-3, 3e-4, 3e-3, 1e-4, 1e-2)
+"""The most useful first: with little time only the first three are run."""
+SHAPED_RATES = (3e-3, 1e-3, 1e-2, 3e-4, 3e-2)
+"""Of rules that keep a part of each step."""
+SGD_RATES, SGD_LORA_RATES = (1e-2, 3e-3, 3e-2, 1e-3, 1e-1), (0.1, 0.03, 0.3, 0.01, 0.9)
+"""With momentum for whole networks, and without for LoRA, as the lab's language experiments."""
+
+
+@dataclass(frozen=True)
+class FrontierMethod:
+    """One curve: what its runs set, at which rates, and how to use it outside of the lab."""
+
+    label: str
+    rates: tuple[float, ...]
+    lines: tuple[str, ...]
+    """of code, with ``{lr}`` and what else a setting says"""
+    rule: dict[str, Any] = field(default_factory=lambda: {"name": "fo"})
+    optimizer: str = "adamw"
+    additions: tuple[dict[str, Any], ...] = ()
+    lora_rates: tuple[float, ...] = ()
+    """where LoRA needs others"""
+    reference: bool = False
+    of: str = ""
+    """the method from whose runs it is read, where it has none of its own"""
+
+    @property
+    def there(self) -> bool:
+        """Whether this version of the package has its rule."""
+        return self.rule["name"] in RULES
+
+    def rates_for(self, lora: bool, scale: float) -> tuple[float, ...]:
+        """The rates for LoRA or a whole network, in round numbers."""
+        given = (self.lora_rates if lora else ()) or self.rates
+        return tuple(float(f"{scale * rate:.1g}") for rate in given)
+
+    def row(self, lora: bool) -> dict[str, Any]:
+        """What the method's runs set."""
+        budget: dict[str, Any] = {"optimizer": self.optimizer}
+        if self.optimizer == "sgd" and lora:
+            budget["momentum"] = 0.0
+        found = {"rule": self.rule, "adapter": budget, "head": budget}
+        return found | ({"additions": list(self.additions)} if self.additions else {})
+
+
+ADAMW = "optimizer = torch.optim.AdamW(model.parameters(), lr={lr}, weight_decay=0.0)"
+SGD = "optimizer = torch.optim.SGD(model.parameters(), lr={lr}, momentum={momentum})"
+ATTACH = "risegrad.attach(optimizer, {shaper}, params=model.named_parameters(){on})"
+REMEMBER = "memory = risegrad.remember(model, keep_batches, examples=64)"
+
+
+def _attached(shaper: str, on: str = "") -> str:
+    return ATTACH.replace("{shaper}", shaper).replace("{on}", on)
+
+
+METHODS: dict[str, FrontierMethod] = {
+    "adamw": FrontierMethod("FO (AdamW)", ADAMW_RATES, (ADAMW,), reference=True),
+    "sgd": FrontierMethod(
+        "FO (SGD)", SGD_RATES, (SGD,), optimizer="sgd", lora_rates=SGD_LORA_RATES, reference=True
+    ),
+    "rise": FrontierMethod(
+        "RISE",
+        SHAPED_RATES,
+        (ADAMW, _attached(f"risegrad.Rise(q=4, blocks={BLOCK}, seed=0)")),
+        {"name": "rise", "chunk": BLOCK},
+    ),
+    "informed": FrontierMethod(
+        "informed",
+        SHAPED_RATES,
+        (REMEMBER, ADAMW, _attached("risegrad.Informed(memory, damping=0.3)", ', on="update"')),
+        {"name": "informed", "damping": 0.3},
+    ),
+    "interpolation": FrontierMethod(
+        "interpolation",
+        ADAMW_RATES,
+        (
+            "start = {{name: p.detach().clone() for name, p in model.named_parameters()}}",
+            ADAMW,
+            "train(model, optimizer, new_batches)",
+            "with torch.no_grad():  # go back a part of the way",
+            "    for name, p in model.named_parameters():",
+            "        p.copy_(torch.lerp(start[name], p, {share}))",
+        ),
+        of="adamw",
+    ),
+    "rise-update": FrontierMethod(
+        "RISE on the update",
+        SHAPED_RATES,
+        (ADAMW, _attached(f"risegrad.Rise(q=4, blocks={BLOCK}, seed=0)", ', on="update"')),
+        {"name": "rise", "chunk": BLOCK, "on": "update"},
+    ),
+    "covariance-noise": FrontierMethod(
+        "covariance noise",
+        SHAPED_RATES,
+        (ADAMW, _attached(f"risegrad.CovarianceNoise(q=4, blocks={BLOCK}, seed=0)")),
+        {"name": "covariance-noise", "chunk": BLOCK},
+    ),
+    "ewc": FrontierMethod(
+        "EWC",
+        SHAPED_RATES,
+        (ADAMW, "# the penalty: docs/additions.md, `ewc` with weight 100"),
+        additions=({"name": "ewc", "weight": 100.0, "samples": 200},),
+    ),
+}
+USUAL = ("adamw", "sgd", "rise", "informed", "interpolation")
+
+
+def chosen(names: Sequence[str]) -> dict[str, FrontierMethod]:
+    """The methods of these names, the usual ones without any; a reference is always there."""
+    for name in names:
+        check_choice("methods", name, METHODS)
+    wanted = list(names) or [name for name in USUAL if METHODS[name].there]
+    wanted += [METHODS[name].of for name in wanted if METHODS[name].of]
+    if not any(METHODS[name].reference for name in wanted):
+        wanted.insert(0, "adamw")
+    for name in wanted:
+        if not METHODS[name].there:
+            raise ValueError(f"methods: {name!r} is not in this version, it has no such rule")
+    return {name: METHODS[name] for name in METHODS if name in wanted}
+
+
+def code(method: FrontierMethod, values: dict[str, str], lora: bool) -> Iterator[str]:
+    """The lines that use a method with these settings in plain PyTorch."""
+    filled = {"momentum": "0.0" if lora else "0.9"} | values
+    yield "import torch"
+    if any("risegrad." in line for line in method.lines):
+        yield "import risegrad"
+    yield from (line.format(**filled) for line in method.lines)
+    yield f"# in every step: torch.nn.utils.clip_grad_norm_(model.parameters(), {CLIP})"

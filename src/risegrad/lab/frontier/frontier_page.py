@@ -1,0 +1,148 @@
+"""A found frontier as a page, as lines for a terminal and as a cell of a notebook."""
+
+from __future__ import annotations
+
+import html as escaping
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from risegrad.common.atomic_files import write_text
+from risegrad.common.intervals import Spread, spread
+from risegrad.lab.frontier.found_frontier import FoundFrontier
+from risegrad.lab.frontier.frontier_curves import SweepSetting
+from risegrad.lab.report.experiment_tables import measured
+from risegrad.lab.report.report_frontier import SectionFrontier, equal_table
+from risegrad.lab.report.report_page import QUESTION, RULES
+from risegrad.lab.report.report_text import spread_text
+from risegrad.lab.report.terminal_tables import plain_table
+from risegrad.pages.charts.frontier_chart import BETTER, FrontierPoint, frontier
+from risegrad.pages.page_blocks import Block, ChartFigure, Fold, ItemList, Page, Paragraph, Part
+from risegrad.pages.page_html import html
+from risegrad.pages.page_tables import Column, Line, Section, Table
+from risegrad.pages.page_text import plural, visible
+from risegrad.pages.palette import Palette
+from risegrad.pages.vega_charts import save_figures, svg_of
+
+NAME = "frontier"
+WORDS = (
+    "Learned is the score on new data after training; forgotten is what was lost on the data that "
+    "must be kept, in points. A line joins the settings of one method."
+)
+
+
+def write(found: FoundFrontier, out: Path) -> FoundFrontier:
+    """The page and the figure in ``out``; the same frontier, which knows where they are."""
+    drawn = save_figures([figure(found)], out)
+    path = out / f"{NAME}.html"
+    write_text(path, html(page(found)))
+    image = next(file for file in drawn if file.suffix == ".png")
+    return replace(found, files={"page": str(path), "figure": str(image)})
+
+
+def figure(found: FoundFrontier) -> ChartFigure:
+    """Forgetting against learning, a curve for each method."""
+    curves = found.frontier.curves
+    points = [_point(setting) for curve in curves.values() for setting in curve.settings]
+    return ChartFigure(
+        NAME,
+        "Forgetting against learning",
+        f"Forgetting against learning for {plural(len(curves), 'method')}. {BETTER}",
+        frontier(points, Palette(curves)),
+        settings_table(found),
+        f"{BETTER} {WORDS}",
+    )
+
+
+def _point(setting: SweepSetting) -> FrontierPoint:
+    learned, forgotten = _spread(setting, "learned"), _spread(setting, "forgotten")
+    name = setting.name.replace("=", " ")
+    tip = (
+        f"{setting.method}, {name}: learned {spread_text(learned)} %, "
+        f"forgot {spread_text(forgotten)} points"
+    )
+    return FrontierPoint(
+        setting.method, learned.mean, forgotten.mean, tip, name, learned.sd, forgotten.sd,
+        not setting.learned_something,
+    )  # fmt: skip
+
+
+def _spread(setting: SweepSetting, of: str) -> Spread:
+    found = spread([getattr(run, of) for run in setting.runs.values()])
+    assert found is not None, "a setting has at least one run"
+    return found
+
+
+def settings_table(found: FoundFrontier) -> Table:
+    """Every setting: what it learned and forgot, and what is known at the end."""
+    sections = []
+    for curve in found.frontier.curves.values():
+        lines = (
+            Line(
+                setting.name,
+                tuple(measured(_spread(setting, of)) for of in ("learned", "forgotten", "final")),
+                compared=setting.learned_something,
+            )
+            for setting in curve.settings
+        )
+        sections.append(Section(curve.name, tuple(lines)))
+    columns = (
+        Column("Learned", better=1, explanation="score on new data after training, in percent"),
+        Column("Forgotten", better=-1, explanation="points lost on what must be kept"),
+        Column("At the end", better=1, explanation="old and new data together, in percent"),
+    )
+    caption = "Every setting: mean ± standard deviation over seeds"
+    return Table(caption, "Setting", columns, tuple(sections))
+
+
+def _equal(found: FoundFrontier) -> Table | None:
+    return equal_table("this search", [SectionFrontier("", found.frontier)])
+
+
+def page(found: FoundFrontier) -> Page:
+    """One sentence, one figure, one table, and the lines to use what was best."""
+    equal = _equal(found)
+    blocks: list[Block] = [figure(found)]
+    if found.remarks:
+        blocks.append(ItemList("What to know", found.remarks, "warning"))
+    blocks += [equal] if equal else []
+    use = _use(found)
+    if use:
+        blocks.append(ItemList(f"To use it: {use[0]}", use[1], "notes"))
+    blocks.append(Paragraph(" ".join(f"{n}: {m}." for n, m in RULES.items()), "note"))
+    details = Fold("Every setting", (settings_table(found),))
+    return Page(
+        found.title,
+        (Part("", tuple(blocks), QUESTION, found.sentence), Part("Details", (details,))),
+        f"{plural(len(found.records), 'run')}",
+    )
+
+
+def _use(found: FoundFrontier) -> tuple[str, tuple[str, ...]] | None:
+    try:
+        best = found.winner
+    except ValueError:
+        return None
+    return str(best), best.code
+
+
+def text(found: FoundFrontier) -> str:
+    """The sentence, the table, the lines of code and the files, for a terminal."""
+    return "\n".join(_lines(found))
+
+
+def _lines(found: FoundFrontier) -> Iterator[str]:
+    table = _equal(found) or settings_table(found)
+    yield from (visible(table.caption), *plain_table(table), *map(visible, table.notes), "")
+    yield from (*map(visible, found.remarks), visible(found.sentence), "")
+    if use := _use(found):
+        yield from (f"To use it: {visible(use[0])}", *(f"    {line}" for line in use[1]), "")
+    if found.files:
+        yield f"figure: {found.files['figure']}; page: {found.files['page']}"
+
+
+def notebook(found: FoundFrontier) -> str:
+    """The sentence, the figure and the remarks as HTML."""
+    remarks = "".join(f"<li>{escaping.escape(visible(r))}</li>" for r in found.remarks)
+    listed = f"<ul>{remarks}</ul>" if remarks else ""
+    return f"<p>{escaping.escape(found.sentence)}</p>{svg_of(figure(found))}{listed}"
