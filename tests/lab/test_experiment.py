@@ -29,7 +29,7 @@ def test_rows_and_variants_and_seeds_in_the_order_of_the_file(small: Path) -> No
     ]  # fmt: skip
     assert [cell.row.baseline for cell in cells] == [True, True, False, False, False, False]
     assert cells[2].config["rule"] == {"q": 4}
-    assert cells[2].config["loop"] == {"steps": 3}
+    assert cells[2].config["loop"] == {"steps": 3, "score_on": "test"}
     assert cells[2].config["host"] == {"name": "well", "lr": 0.1}, "those of the dataclass"
     assert len({cell.id for cell in cells}) == 6
 
