@@ -79,8 +79,10 @@ def test_who_learned_nothing_is_pale_and_never_best(report: Report) -> None:
     idle = lines["idle (lr=0.5)"]
     assert idle.note == "learned nothing"
     assert {cell.rank for cell in idle.cells if cell} == {0}
-    place = [column.title for column in chapter.results.columns].index("Fgt")
-    assert lines["gentle (lr=0.2)"].cells[place].rank == 1
+    titles = [column.title for column in chapter.results.columns]
+    fgt, new = titles.index("Fgt"), titles.index("New")
+    assert {line.cells[fgt].rank for line in lines.values()} == {0}, "alone it names no best"
+    assert lines["FO (lr=0.3)"].cells[new].rank == 1
 
 
 def test_rows_of_a_sweep_are_one_method(report: Report) -> None:
@@ -105,3 +107,29 @@ def test_the_worked_example_of_the_documentation_is_this_one(report: Report) -> 
     learned = {name: frontier.found.curves[name].learned_at(10)[1] for name in ("FO", "gentle")}
     assert learned == pytest.approx({"FO": 70, "gentle": 80})
     assert "At an equal Fgt of 10, *FO* learns 70 and *gentle* 80" in text
+
+
+def test_who_learned_nothing_is_best_of_nothing_in_the_papers_layout_too(tmp_path: Path) -> None:
+    """A head near chance with Fgt 0 must not win the paper's column, nor a green card."""
+    place = {"table": "1", "column": "CIFAR100 Inc-5"}
+    stream = {"name": "cifar100-inc5", "increment": 5}
+    papers: dict[str, Any] = {"model": "vit_base_patch16_224", "stream": stream}
+    for seed in range(3):
+        alive = papers | {"host": "ease", "rule": "fo", "baseline": True}
+        alive |= {"section": "FO Optimization", "paper": place | {"row": "EASE"}}
+        dead = papers | {"host": "zo-fc", "rule": "zo", "start": 4.0, "loss": 0.0}
+        dead |= {"section": "ZO Optimization", "paper": place | {"row": "ZO-FC"}}
+        made_up.save(tmp_path, made_up.record("EASE", seed, **alive))
+        made_up.save(tmp_path, made_up.record("ZO-FC", seed, **dead))
+    report = build(read_records([tmp_path])[0])
+    for table in (*report.paper, report.chapters[0].results):
+        lines = {line.label: line for s in table.sections for line in s.lines}
+        assert "learned nothing" in lines["ZO-FC"].note
+        assert {cell.rank for cell in lines["ZO-FC"].cells if cell} == {0}
+    (chapter,) = report.chapters
+    found = {finding.verdict: finding.sentences for finding in chapter.findings}
+    assert found["better"] == found["worse"] == ()
+    assert found["idle"][0].startswith("ZO-FC: ")
+    assert "not judged, having learned nothing" in chapter.headline
+    for text in (plain(report), markdown(report), latex(report)):
+        assert "learned nothing" in text

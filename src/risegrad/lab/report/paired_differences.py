@@ -9,7 +9,7 @@ from risegrad.common.intervals import Interval, interval
 from risegrad.lab.report.metric_names import COMPARED, Metric
 from risegrad.lab.report.result_rows import ReportedExperiment, ResultRow, metric_of
 
-BETTER, WORSE, OPEN, UNKNOWN = "better", "worse", "open", "unknown"
+BETTER, WORSE, OPEN, UNKNOWN, IDLE = "better", "worse", "open", "unknown", "idle"
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,12 @@ class Difference:
 
     @property
     def verdict(self) -> str:
-        """Whether the interval leaves zero out, and on which side."""
+        """Whether the interval leaves zero out, and on which side.
+
+        A model that learned nothing is neither better nor worse: it keeps what it never risked.
+        """
+        if self.row.idle or self.baseline.idle:
+            return IDLE
         if self.interval is None or self.interval.low is None:
             return UNKNOWN
         if not self.interval.excludes_zero:

@@ -11,7 +11,6 @@ from risegrad.lab.report.metric_names import PAPER, Metric, metric
 from risegrad.lab.report.report_methods import Method, query_count, sweeps
 from risegrad.lab.report.report_text import spread_text
 from risegrad.lab.report.result_rows import ReportedExperiment, ResultRow
-from risegrad.lab.report.row_points import learned_nothing
 from risegrad.pages.charts.frontier_chart import BETTER, FrontierPoint, frontier
 from risegrad.pages.charts.stream_chart import StreamPoint, stream
 from risegrad.pages.charts.sweep_chart import SweepPoint, sweep
@@ -53,7 +52,7 @@ def _point(method: Method, row: ResultRow) -> FrontierPoint | None:
     tip = f"{row.label}: learned {spread_text(learned)} %, forgot {spread_text(forgotten)} points"
     return FrontierPoint(
         method.name, learned.mean, forgotten.mean, tip, method.setting(row),
-        learned.sd, forgotten.sd, learned_nothing(row),
+        learned.sd, forgotten.sd, row.idle,
     )  # fmt: skip
 
 

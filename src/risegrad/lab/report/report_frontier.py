@@ -56,7 +56,7 @@ def frontiers(methods: Sequence[Method]) -> list[SectionFrontier]:
 
 
 def _frontier(section: str, methods: Sequence[Method]) -> SectionFrontier | None:
-    runs = [point for m in methods for row in m.rows for point in points(m.name, row)]
+    runs = [point for m in methods for row in m.rows for point in points(m.name, row.label, row.runs)]
     known = {point.method for point in runs}
     marked = [m for m in methods if any(row.baseline for row in m.rows) and m.name in known]
     if not any(len(m.rows) > 1 for m in marked):
@@ -96,7 +96,7 @@ def _line(found: EqualLearning) -> Line:
         _difference(found.difference, SIGNS.get(found.verdict, "")),
         TableCell(VERDICTS[found.verdict]),
     )
-    return Line(found.method, cells, compared=False)
+    return Line(found.method, cells)
 
 
 def _level(value: float | None) -> TableCell | None:
