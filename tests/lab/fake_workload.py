@@ -82,7 +82,9 @@ def perform(config: Config, folder: Path, report: Any) -> dict[str, Any]:
         state = {"step": state["step"] + 1, "digest": digest}
         _save(folder, state)
     report({"union": 50.0})
-    return _result(state["digest"], config) | {"seconds": {"train": [0.5, 0.5], "score": [0.1, 0.1]}}
+    return _result(state["digest"], config) | {
+        "seconds": {"train": [0.5, 0.5], "score": [0.1, 0.1]}
+    }
 
 
 def _misbehave(name: str, folder: Path) -> None:

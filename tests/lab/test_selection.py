@@ -60,7 +60,9 @@ def test_one_command_chooses_and_reports(write: Write, tmp_path: Path, capsys: C
     assert rise("run", path, "--out", out) == 0
     said = capsys.readouterr().out
     assert "12 of 12 runs done" in said
-    assert "chosen by average accuracy on validation data:\nFO lr=1 (90.0)\nRISE lr=1 (90.0)" in said
+    assert (
+        "chosen by average accuracy on validation data:\nFO lr=1 (90.0)\nRISE lr=1 (90.0)" in said
+    )
     assert "4 of 4 runs done" in said
     assert said.count("'rise report ") == 1
     records, _ = read_records([out])
@@ -121,8 +123,6 @@ def test_settings_are_compared_over_the_seeds_that_all_have() -> None:
         ("domain", 'question = "Why"\ndomain', "question must be one line that ends with '[?]'"),
     ],
 )
-def test_what_cannot_select_is_refused(
-    before: str, after: str, message: str, write: Write
-) -> None:
+def test_what_cannot_select_is_refused(before: str, after: str, message: str, write: Write) -> None:
     with pytest.raises(ValueError, match=message):
         load_experiment(write(TEXT.replace(before, after)))

@@ -124,9 +124,7 @@ def ranked(table: Table) -> Table:
 def _ranks(cells: Sequence[TableCell | None], better: int) -> list[int]:
     """Equal as shown is equal; nothing is marked where there is nothing to compare."""
     values = [
-        better * round(cell.order, 2)
-        if cell and cell.compared and cell.order is not None
-        else None
+        better * round(cell.order, 2) if cell and cell.compared and cell.order is not None else None
         for cell in cells
     ]
     steps = sorted({value for value in values if value is not None}, reverse=True)
@@ -147,8 +145,9 @@ def _with_ranks(line: Line, places: Sequence[Sequence[int]], number: int) -> Lin
 def text_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """Of cells that are text already; those that begin with a number sort by it.
 
-    >>> text_table("", ("rule", "damage"), [("FO", "1,200 ± 3")]).sections[0].lines[0].cells
-    (TableCell(text='1,200 ± 3', extra='', paper='', order=1200.0, rank=0, verdict='', compared=True),)
+    >>> found = text_table("", ("rule", "damage"), [("FO", "1,200 ± 3")])
+    >>> found.sections[0].lines[0].cells[0].order
+    1200.0
     """
     lines = (
         Line(row[0], tuple(TableCell(text, order=_number(text)) for text in row[1:]))

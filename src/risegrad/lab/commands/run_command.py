@@ -25,8 +25,8 @@ Ray. A finished run is not repeated, an interrupted one continues from its last 
 one does not stop the others. Several 'rise run' on the same folder share the work. Each run has a
 folder DIR/EXPERIMENT/ROW-SEED-ID with its record.json, log.txt and checkpoints.
 Before the first run it checks that data, weights, packages and disk space for the whole experiment
-are there, and lists everything that is missing. Where the file says 'select', every point of a sweep
-runs on validation data first, and the best of each method then on test data.
+are there, and lists everything that is missing. Where the file says 'select', every point of a
+sweep runs on validation data first, and the best of each method then on test data.
 Exit codes: 0 all done, 1 some failed, 2 a mistake in the arguments or the file, or something that
 the runs need is missing, 130 stopped."""
 EXAMPLES: tuple[str, ...] = (

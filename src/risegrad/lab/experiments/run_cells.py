@@ -22,8 +22,8 @@ from risegrad.common.settings import (
 )
 from risegrad.lab.experiments.experiment_file import LARGEST_GRID, Experiment, RowTable, Table
 from risegrad.lab.experiments.machine_paths import absolute, public
-from risegrad.lab.experiments.setting_layers import Layers, ReadConfig, check_use, unused_by
 from risegrad.lab.experiments.selection import PART
+from risegrad.lab.experiments.setting_layers import Layers, ReadConfig, check_use, unused_by
 from risegrad.lab.experiments.sweeps import TOGETHER, points
 from risegrad.lab.records.record import TableRow
 from risegrad.pages.page_text import visible
@@ -86,7 +86,7 @@ def expand(
 ) -> list[RunCell]:
     """Every row, every combination that it varies, every seed; no run twice.
 
-    Where the experiment selects, these are the runs that decide, and then those that are ``chosen``.
+    Where the experiment selects, these are the runs that decide, then those that are ``chosen``.
     """
     cells: dict[str, RunCell] = {}
     rows, look = _rows(experiment, chosen), cache(describe)

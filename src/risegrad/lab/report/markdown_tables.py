@@ -32,6 +32,8 @@ def _chapter(chapter: Chapter) -> Iterator[str]:
     first = tables.index(chapter.results) + 1
     if chapter.frontiers:
         yield from [safe(chapter.headline), ""]
+    if chapter.choice:
+        yield from [safe(chapter.choice), ""]
     for table in tables[:first]:
         yield from _table(table)
     for finding in chapter.findings if chapter.differences else ():

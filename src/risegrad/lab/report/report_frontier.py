@@ -56,7 +56,9 @@ def frontiers(methods: Sequence[Method]) -> list[SectionFrontier]:
 
 
 def _frontier(section: str, methods: Sequence[Method]) -> SectionFrontier | None:
-    runs = [point for m in methods for row in m.rows for point in points(m.name, row.label, row.runs)]
+    runs = [
+        point for m in methods for row in m.rows for point in points(m.name, row.label, row.runs)
+    ]
     known = {point.method for point in runs}
     marked = [m for m in methods if any(row.baseline for row in m.rows) and m.name in known]
     if not any(len(m.rows) > 1 for m in marked):

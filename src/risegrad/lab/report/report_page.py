@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
-from risegrad.lab.experiments.experiment_library import titles
+from risegrad.lab.experiments.experiment_library import LibraryEntry, library
 from risegrad.lab.report.accuracy_matrices import matrix_figure
 from risegrad.lab.report.metric_names import KNOWN
 from risegrad.lab.report.report_figures import frontier_figure, stream_figure, sweep_figures
@@ -73,7 +74,12 @@ def report_page(report: Report) -> Page:
 
 def _title(chapter: Chapter) -> str:
     """The title of an experiment that comes with the package, else its name."""
-    return titles().get(chapter.experiment.name) or chapter.experiment.name
+    return _known(chapter).title or chapter.experiment.name
+
+
+def _known(chapter: Chapter) -> LibraryEntry:
+    """What the package knows of the experiment; of one's own it knows nothing."""
+    return library().get(chapter.experiment.name) or LibraryEntry(Path(), "")
 
 
 def _first(chapter: Chapter, found: list[Method], palette: Palette, alone: bool) -> Part:
@@ -82,14 +88,16 @@ def _first(chapter: Chapter, found: list[Method], palette: Palette, alone: bool)
     blocks: list[Block | None] = [
         figure,
         _spelled(chapter),
+        Paragraph(chapter.choice, "note") if chapter.choice else None,
         chapter.equal,
-        chapter.results,
+        # Rows of a sweep are compared above, at equal learning; each by itself is a detail.
+        None if chapter.equal else chapter.results,
         Paragraph(summary_line(chapter.experiment), "note"),
     ]
     return Part(
         "" if alone else _title(chapter),
         tuple(block for block in blocks if block),
-        QUESTION,
+        _known(chapter).question or QUESTION,
         chapter.headline,
     )
 
@@ -110,7 +118,10 @@ def _paper(report: Report) -> Iterator[Part]:
 
 
 def _details(chapter: Chapter, found: list[Method], palette: Palette) -> Part:
+    every = (chapter.results,) if chapter.equal else ()
     folds = [
+        Fold("Every setting by itself", every),
+        Fold("The choice on validation data", (chapter.chosen,) if chapter.chosen else ()),
         Fold("Compared with the baseline, metric by metric", tuple(_compared(chapter))),
         Fold("Accuracy over the stream and over the number of queries",
              tuple(_more_figures(chapter, found, palette))),

@@ -16,6 +16,7 @@ from risegrad.lab.report.experiment_tables import (
 )
 from risegrad.lab.report.paired_differences import Difference, differences
 from risegrad.lab.report.paper_layout import paper_layouts
+from risegrad.lab.report.report_choice import choice_sentence, choice_table
 from risegrad.lab.report.report_findings import Finding, caveat, findings, headline
 from risegrad.lab.report.report_frontier import SectionFrontier, equal_table, frontiers
 from risegrad.lab.report.report_frontier import headline as equal_headline
@@ -43,6 +44,10 @@ class Chapter:
     equal: Table | None
     """the methods at equal learning"""
     results: Table
+    choice: str
+    """which settings were chosen on validation data, in a sentence; empty where none were"""
+    chosen: Table | None
+    """the figures that decided"""
     scores: Table | None
     """all scores side by side, where there are several"""
     differences: tuple[Difference, ...]
@@ -61,8 +66,8 @@ class Chapter:
 
     def tables(self) -> list[Table]:
         """All of them, in the order of the page."""
-        given = (self.equal, self.results, self.scores, self.compared, self.costs, *self.more)
-        return [table for table in given if table]
+        given = (self.equal, self.results, self.chosen, self.scores, self.compared, self.costs)
+        return [table for table in (*given, *self.more) if table]
 
 
 @dataclass(frozen=True)
@@ -109,6 +114,8 @@ def _chapter(experiment: ReportedExperiment) -> Chapter:
         swept,
         equal_table(experiment.name, swept),
         results(experiment),
+        choice_sentence(experiment),
+        choice_table(experiment),
         score_table(experiment),
         found,
         tuple(findings(found)),

@@ -40,7 +40,7 @@ class ResultRow:
 
     @cached_property
     def idle(self) -> bool:
-        """Whether it learned nothing: then what it keeps says nothing, and it is best of nothing."""
+        """Whether it learned nothing: what it keeps then says nothing, and is never the best."""
         return learned_nothing(self.runs)
 
     def by_seed(self, value: Callable[[Record], float | None]) -> dict[int, float]:
@@ -101,7 +101,9 @@ def gather(
         labelled: dict[str, list[Record]] = defaultdict(list)
         for record in _reported(name, named[name], chosen, warnings):
             labelled[record.row.label].append(record)
-        rows = [row for label, runs in labelled.items() for row in _rows(name, label, runs, warnings)]
+        rows = [
+            row for label, runs in labelled.items() for row in _rows(name, label, runs, warnings)
+        ]
         rows = _marked(name, rows, baseline, warnings)
         warnings += _different_inputs(name, rows)
         experiments.append(ReportedExperiment(name, tuple(sorted(rows, key=_order)), chosen))

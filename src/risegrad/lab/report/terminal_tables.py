@@ -21,6 +21,8 @@ def plain(report: Report) -> str:
 def _chapter(chapter: Chapter) -> Iterator[str]:
     yield visible(chapter.results.caption)
     yield from plain_table(chapter.results)
+    if chapter.choice:
+        yield visible(chapter.choice)
     for finding in chapter.findings if chapter.differences else ():
         yield visible(f"{finding.heading}:")
         yield from (f"  {visible(sentence)}" for sentence in finding.sentences or ("none",))
