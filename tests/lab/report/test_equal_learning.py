@@ -133,3 +133,24 @@ def test_who_learned_nothing_is_best_of_nothing_in_the_papers_layout_too(tmp_pat
     assert "not judged, having learned nothing" in chapter.headline
     for text in (plain(report), markdown(report), latex(report)):
         assert "learned nothing" in text
+
+
+def test_the_other_readings_of_the_same_curves(report: Report) -> None:
+    """The worked example: at an equal Fgt of 10, FO learns 70 and gentle 80."""
+    table = report.chapters[0].other_ways
+    assert table is not None
+    lines = {line.label: line for section in table.sections for line in section.lines}
+    texts = [cell and cell.text for cell in lines["gentle"].cells]
+    assert texts[:3] == ["10.00", "80.00", "70.00"]
+    assert lines["gentle"].cells[3].order == pytest.approx(10)
+    assert texts[4:6] == ["50.00", "lr=0.2"]
+    assert lines["FO"].cells[:4] == (None,) * 4, "the reference is not compared with itself"
+    assert lines["idle"].note == "learned nothing"
+    assert lines["idle"].cells == (None,) * 7
+
+
+def test_the_figure_has_a_band_for_every_curve_that_was_read(report: Report) -> None:
+    figure = next(report_page(report).figures())
+    bands = figure.spec()["datasets"]["bands"]
+    assert {row["method"] for row in bands} == {"FO", "gentle"}
+    assert "interval over seeds along each curve" in figure.note

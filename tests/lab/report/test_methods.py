@@ -85,9 +85,9 @@ def test_the_page_goes_from_the_finding_to_the_details(tmp_path: Path) -> None:
     assert first.question
     assert first.finding.startswith("Average accuracy of 1 row against FO: 1 ")
     assert [type(block) for block in first.blocks[:3]] == [ChartFigure, Paragraph, Table]
-    assert (
-        page.title == "Digits, class by class, on a small transformer"
-    )  # of the experiment's own file
+    # Title and question are those of the experiment's own file.
+    assert page.title == "Digits, class by class, on a small transformer"
+    assert first.question.startswith("With every rule at the rate that validation data choose")
     details = next(part for part in others if part.title.startswith("Details"))
     assert all(isinstance(block, Fold) for block in details.blocks)
     said = first.blocks[1].text

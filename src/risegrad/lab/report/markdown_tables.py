@@ -23,6 +23,8 @@ def markdown(report: Report) -> str:
             lines += _table(table)
     for chapter in report.chapters:
         lines += _chapter(chapter)
+    for saved in report.saved:
+        lines += [f"## {safe(saved.title)}", "", safe(saved.finding), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -92,20 +92,22 @@ def equal_table(name: str, found: Sequence[SectionFrontier]) -> Table | None:
 
 def _line(found: EqualLearning) -> Line:
     cells = (
-        _level(found.level),
-        _level(found.forgotten.mean if found.forgotten else None),
-        _level(found.of_reference.mean if found.of_reference else None),
-        _difference(found.difference, SIGNS.get(found.verdict, "")),
+        level_cell(found.level),
+        level_cell(found.forgotten.mean if found.forgotten else None),
+        level_cell(found.of_reference.mean if found.of_reference else None),
+        difference_cell(found.difference, SIGNS.get(found.verdict, "")),
         TableCell(VERDICTS[found.verdict]),
     )
     return Line(found.method, cells)
 
 
-def _level(value: float | None) -> TableCell | None:
+def level_cell(value: float | None) -> TableCell | None:
+    """A number, where there is one."""
     return None if value is None else TableCell(number(value), order=value)
 
 
-def _difference(found: Interval | None, verdict: str) -> TableCell | None:
+def difference_cell(found: Interval | None, verdict: str) -> TableCell | None:
+    """A paired difference with its interval."""
     if found is None:
         return None
     return TableCell(signed(found.mean), interval_text(found), order=found.mean, verdict=verdict)

@@ -63,9 +63,12 @@ def report_page(report: Report) -> Page:
             *(_first(chapter, found, palette, alone) for chapter, found in chapters),
             *_paper(report),
             *(_details(chapter, found, palette) for chapter, found in chapters),
-            _runs(report),
+            *(part for saved in report.saved for part in saved.titled()),
+            *_runs(report),
         ),
-        "" if alone else f"{plural(len(chapters), 'experiment')}, {plural(runs, 'run')}",
+        ""
+        if alone or not chapters
+        else f"{plural(len(chapters), 'experiment')}, {plural(runs, 'run')}",
         tuple(_warnings(report)),
         GLOSSARY,
         numbers(report),
@@ -84,7 +87,7 @@ def _known(chapter: Chapter) -> LibraryEntry:
 
 def _first(chapter: Chapter, found: list[Method], palette: Palette, alone: bool) -> Part:
     """What a reader sees first: a sentence, the figure, the methods at equal learning."""
-    figure = frontier_figure(chapter.experiment, found, palette)
+    figure = frontier_figure(chapter.experiment, found, palette, chapter.frontiers)
     blocks: list[Block | None] = [
         figure,
         _spelled(chapter),
@@ -120,6 +123,8 @@ def _paper(report: Report) -> Iterator[Part]:
 def _details(chapter: Chapter, found: list[Method], palette: Palette) -> Part:
     every = (chapter.results,) if chapter.equal else ()
     folds = [
+        Fold("At equal forgetting, and each method at its best",
+             (chapter.other_ways,) if chapter.other_ways else ()),
         Fold("Every setting by itself", every),
         Fold("The choice on validation data", (chapter.chosen,) if chapter.chosen else ()),
         Fold("Compared with the baseline, metric by metric", tuple(_compared(chapter))),
@@ -159,11 +164,13 @@ def _matrices(chapter: Chapter) -> Iterator[Block]:
             yield figure
 
 
-def _runs(report: Report) -> Part:
+def _runs(report: Report) -> Iterator[Part]:
+    if not report.chapters:
+        return
     said = tuple(notes(report.experiments))
     table = Fold("Every run with its seed, time and commit", (run_table(report.experiments),))
     noted = (Fold("Notes of the runs", (ItemList("Notes of the runs", said),)),) if said else ()
-    return Part("Runs", (table, *noted))
+    yield Part("Runs", (table, *noted))
 
 
 def _warnings(report: Report) -> Iterator[ItemList]:

@@ -15,7 +15,9 @@ WIDEST = 40
 
 def plain(report: Report) -> str:
     """The report for a terminal."""
-    return "\n".join(line for chapter in report.chapters for line in _chapter(chapter))
+    lines = [line for chapter in report.chapters for line in _chapter(chapter)]
+    lines += [visible(f"{saved.title}: {saved.finding}") for saved in report.saved]
+    return "\n".join(lines)
 
 
 def _chapter(chapter: Chapter) -> Iterator[str]:
