@@ -134,8 +134,8 @@ EXPERIMENTS = (
     "turned-digits", "digits", "table1-cpu", "table3-cpu",
     "language-short-cpu", "language-frontier-cpu", "language-ten-cpu",
 )  # fmt: skip
-"""An entry here gives an experiment with records its figure, `docs/figures/NAME-frontier.png`, and what
-may stand between marks on a page: its table (`NAME`), its finding and table at equal learning
+"""An entry here gives an experiment with records its figure, `docs/figures/NAME-frontier.png`, and
+what may stand between marks on a page: its table (`NAME`), its finding and table at equal learning
 (`NAME-equal`) and what validation data chose (`NAME-choice`)."""
 FIGURES = ROOT / "docs" / "figures"
 LOCAL = ("vit", "t5")
