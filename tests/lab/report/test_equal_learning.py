@@ -6,43 +6,17 @@ from typing import Any
 import pytest
 
 from lab.report import made_up
-from risegrad.lab.records.record import read_records, write_record
+from risegrad.lab.records.record import read_records
 from risegrad.lab.report.latex_tables import latex
 from risegrad.lab.report.markdown_tables import markdown
 from risegrad.lab.report.report_page import report_page
 from risegrad.lab.report.report_parts import Report, build
 from risegrad.lab.report.terminal_tables import plain
 
-NOISE = {0: -1.0, 1: 0.0, 2: 1.0}
-
-
-def swept(method: str, rate: float, seed: int, new: float, fgt: float, **row: Any) -> dict:
-    """A record of one point of a sweep, with these measures."""
-    content = made_up.record(f"{method} (lr={rate})", seed, experiment="turned")
-    content["row"] |= {"method": method, "swept": f"lr={rate}"} | row
-    content["config"]["adapter"] = {"lr": rate}
-    content["result"]["metrics"] |= {
-        "plasticity": new + NOISE[seed], "forgetting": fgt, "final_average": 50.0,
-    }  # fmt: skip
-    content["result"]["before"] = {"accuracy": [40.0] * 5}
-    return made_up.finished(content)
-
 
 @pytest.fixture
 def report(tmp_path: Path) -> Report:
-    """FO forgets (New - 60) points; the other one half of that; the idle one learned nothing."""
-    curves = {"FO": {0.1: (70, 10), 0.3: (90, 30)}, "gentle": {0.2: (70, 5), 0.4: (80, 10)}}
-    curves["idle"] = {0.5: (40, 0), 0.6: (40, 0)}
-    order = 0
-    for method, points in curves.items():
-        for rate, (new, fgt) in points.items():
-            for seed in NOISE:
-                row = {"baseline": method == "FO", "order": order}
-                content = swept(method, rate, seed, new, fgt, **row)
-                (tmp_path / f"{order}-{seed}").mkdir()
-                write_record(tmp_path / f"{order}-{seed}" / "record.json", content)
-            order += 1
-    records, problems = read_records([tmp_path])
+    records, problems = read_records([made_up.swept_study(tmp_path)])
     assert not problems
     return build(records)
 
