@@ -60,9 +60,9 @@ def execute(
     from risegrad.lab.running.run_folder import placed
     from risegrad.lab.running.run_selection import decided, selected
 
-    cells = placed(cells, args.out)
-    chosen = decided(cells, args.out)
-    cells += placed(selected(experiment, chosen, work.read_config), args.out)
+    first = placed(cells, args.out)
+    chosen = decided(first, args.out)
+    cells = [*first, *placed(selected(experiment, chosen, work.read_config), args.out)]
     rows = {cell.order: cell for cell in cells}  # the seeds of a row cost the same
     works = {order: _estimate(cell, work, args.time) for order, cell in rows.items()}
     runs = [_run(cell, args.out) | {"estimate": works[cell.order]} for cell in cells]
