@@ -162,13 +162,13 @@ def test_intervals_cover_the_truth():
 
 
 def test_learning_at_equal_forgetting_is_read_across():
-    """FO forgets half of what it learns, the other a tenth: at 3 points, 6 against 30 learned."""
-    found = curves(line("FO", 0.5) + line("gentle", 0.1, offset=1.0, scatter=2.0))
+    """FO forgets half of what it learns, the other 2 points and a tenth: at 6, 12 against 40."""
+    found = curves(line("FO", 0.5) + line("gentle", 0.1, offset=2.0, scatter=2.0))
     same = compare_learning(found["gentle"], found["FO"])
-    # Common: 5 (the least of FO) to 5 (the most of the gentle one).
-    assert same.level == pytest.approx(5)
-    assert (same.learned.mean, same.of_reference.mean) == pytest.approx((40, 10))
-    assert same.difference.mean == pytest.approx(30)
+    # Common: from 5 (the least of FO) to 6 (the most of the gentle one).
+    assert same.level == pytest.approx(6)
+    assert (same.learned.mean, same.of_reference.mean) == pytest.approx((40, 12))
+    assert same.difference.mean == pytest.approx(28)
     assert same.verdict == "more"
     assert compare_learning(found["FO"], found["gentle"]).verdict == "less"
     assert compare_learning(found["gentle"], found["FO"], 7).verdict == "no common range"
