@@ -96,7 +96,7 @@ def frontier(
     return with_data(chart, rows=rows, labels=labels, **more)
 
 
-def _band_layer(x: alt.X, y_ends: Sequence[float], colour: alt.Color) -> AnyChart:
+def _band_layer(x: alt.X, y_ends: Sequence[float], colour: alt.Color) -> Any:
     """Pale, because several lie over each other; a picked one alone is clear."""
     base = alt.Chart(alt.NamedData(name="bands"))
     low = alt.Y("low:Q", scale=linear(y_ends), axis=upward(FORGOTTEN))
