@@ -68,8 +68,7 @@ def execute(
     runs = [_run(cell, args.out) | {"estimate": works[cell.order]} for cell in cells]
     left = total(run["estimate"] for run in runs if run["state"] != "done")
     if args.json:
-        head = {"experiment": experiment.name, "title": experiment.title}
-        head |= {"question": experiment.question, "chosen": [_chosen(one) for one in chosen]}
+        head = _head(experiment) | {"chosen": [_chosen(one) for one in chosen]}
         print(json.dumps(head | {"runs": runs, "left": left}, indent=1))
         return 0
     from risegrad.lab.running.run_outcome import columns
@@ -89,6 +88,14 @@ def execute(
     for problem in dict.fromkeys(one["problem"] for one in works.values() if "problem" in one):
         print(f"no estimate: {visible(problem)}")
     return 0
+
+
+def _head(experiment: "Experiment") -> dict[str, Any]:
+    return {
+        "experiment": experiment.name,
+        "title": experiment.title,
+        "question": experiment.question,
+    }
 
 
 def _chosen(choice: "Choice") -> dict[str, Any]:
