@@ -16,8 +16,12 @@ RECORDS = Path(__file__).parents[1] / "experiments" / "records"
 
 
 def row_labels(name: str) -> list[str]:
-    """The rows of an experiment in the file's order, each varied value a row of its own."""
-    return list(dict.fromkeys(c.row.label for c in expand(load_experiment(name), read_config)))
+    """The rows of an experiment in the file's order, each varied value a row of its own.
+
+    Where a setting is chosen on validation data, that could be any.
+    """
+    cells = expand(load_experiment(name), read_config, chosen=lambda row: True)
+    return list(dict.fromkeys(cell.row.label for cell in cells))
 
 
 def keep(out: Path, name: str) -> int:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from benchmarks.keep import RECORDS
 from benchmarks.timing import Ratio, at_most, measured_ratio
-from risegrad.lab.records.record import read_records
+from risegrad.common.settings import digest
+from risegrad.lab.records.record import read_records, write_record
 from risegrad.lab.report.report_files import write_report
 from risegrad.lab.report.report_parts import build
 
@@ -15,20 +16,23 @@ ROWS, SEEDS = 100, 10
 
 
 def thousand_records(folder: Path) -> None:
-    """Copies of one real record under other labels and seeds."""
+    """One real record under other labels and seeds, each with the id and seal of what it says."""
     content = json.loads(next(iter(sorted((RECORDS / "table1-cpu").glob("*.json")))).read_text())
     for row in range(ROWS):
         for seed in range(SEEDS):
             content["row"] |= {"label": f"row {row}", "baseline": row == 0, "paper": None}
-            content |= {"id": f"{row}-{seed}", "seed": seed}
-            (folder / f"{row}-{seed}.json").write_text(json.dumps(content))
+            content["config"]["seed"] = content["identity"]["settings"]["seed"] = seed
+            content |= {"seed": seed, "id": digest(content["identity"])}
+            write_record(folder / f"{row}-{seed}.json", content)
 
 
 def run() -> Iterator[Ratio]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         thousand_records(folder)
-        records, _ = read_records([folder])
+        records, problems = read_records([folder])
+        if problems or len(records) != ROWS * SEEDS:  # else nothing is what is measured
+            raise RuntimeError(f"{len(records)} of {ROWS * SEEDS} records: {problems[:1]}")
 
         def make() -> object:
             return write_report(build(records), folder / "report.html")

@@ -1,11 +1,16 @@
-"""Tables in the documentation, made from records: `python -m benchmarks.tables` rewrites them."""
+"""Tables and figures in the documentation, made from records.
 
+`python -m benchmarks.tables` writes the tables anew, with `--figures` also the pictures.
+"""
+
+import argparse
 import json
 import re
 import statistics
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.foresight_tables import agreement_table, diagnosis_table, draws_table, ends_table
@@ -14,7 +19,9 @@ from benchmarks.memory_tables import dreams_table, memory_of_table, scale_table
 from risegrad.lab.frontier.equal_learning import EqualLearning
 from risegrad.lab.records.record import Record, read_records
 from risegrad.lab.report.report_frontier import VERDICTS
-from risegrad.lab.report.report_parts import build
+from risegrad.lab.report.report_page import report_page
+from risegrad.lab.report.report_parts import Report, build
+from risegrad.pages.vega_charts import save_figures
 
 ROOT = Path(__file__).parents[1]
 
@@ -51,10 +58,22 @@ LABELS_ONLY = {"Avg (labels)": "constrained_avg", "Fgt (labels)": "constrained_f
 """Where a language model may only choose among a task's labels."""
 
 
-def experiment_table(name: str) -> str:
-    """A line per row of an experiment, in the file's order, from the records that are kept."""
+@cache
+def kept(name: str) -> list[Record]:
+    """The records of an experiment that the repository holds."""
     records, problems = read_records([ROOT / "experiments/records" / name])
     assert not problems, problems
+    return records
+
+
+@cache
+def report_of(name: str) -> Report:
+    return build(kept(name))
+
+
+def experiment_table(name: str) -> str:
+    """A line per row of an experiment, in the file's order, from the records that are kept."""
+    records = [record for record in kept(name) if not record.row.decides]
     groups: dict[str, list[Record]] = {}
     order = row_labels(name)
     for record in sorted(records, key=lambda found: order.index(found.row.label)):
@@ -70,9 +89,7 @@ def experiment_table(name: str) -> str:
 
 def equal_learning_table(name: str) -> str:
     """The finding of a swept experiment in a sentence, and a line for each method at equal New."""
-    records, problems = read_records([ROOT / "experiments/records" / name])
-    assert not problems, problems
-    (chapter,) = build(records).chapters
+    (chapter,) = report_of(name).chapters
     rows = [
         "| method | compared at New | Fgt | Fgt of the reference | difference (95 % interval) | |",
         "|---|---:|---:|---:|---:|---|",
@@ -92,6 +109,22 @@ def _equal_line(found: EqualLearning) -> str:
     return f"| {found.method} | {figures} | {less.mean:+.1f}{ends} | {words} |"
 
 
+def choice_text(name: str) -> str:
+    """Which settings validation data chose, in a sentence."""
+    (chapter,) = report_of(name).chapters
+    return chapter.choice
+
+
+def save_figure(name: str) -> Path:
+    """The main figure of an experiment's report, as the documentation shows it."""
+    target = FIGURES / f"{name}-frontier.png"
+    figure = next(report_page(report_of(name)).figures())
+    with TemporaryDirectory() as folder:
+        png = next(path for path in save_figures([figure], Path(folder)) if path.suffix == ".png")
+        target.write_bytes(png.read_bytes())
+    return target
+
+
 def _metric(record: Record, key: str) -> float:
     value = record.result.metrics[key]
     assert value is not None, f"{record.path.name} has no {key}"
@@ -99,9 +132,13 @@ def _metric(record: Record, key: str) -> float:
 
 
 EXPERIMENTS = (
-    "turned-digits", "digits", "digits-validation", "table1-cpu", "table3-cpu",
+    "turned-digits", "digits", "table1-cpu", "table3-cpu",
     "language-short-cpu", "language-frontier-cpu", "language-ten-cpu",
 )  # fmt: skip
+"""An entry here gives an experiment with records its figure, `docs/figures/NAME-frontier.png`, and
+what may stand between marks on a page: its table (`NAME`), its finding and table at equal learning
+(`NAME-equal`) and what validation data chose (`NAME-choice`)."""
+FIGURES = ROOT / "docs" / "figures"
 LOCAL = ("vit", "t5")
 TABLES: dict[str, Callable[[], str]] = {
     "benchmarks": benchmark_table,
@@ -109,8 +146,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "memory-of": memory_of_table,
     "dreams": dreams_table,
     "digits-frontier": digits_table,
-    "turned-digits-equal": partial(equal_learning_table, "turned-digits"),
     **{name: partial(experiment_table, name) for name in EXPERIMENTS},
+    **{f"{name}-equal": partial(equal_learning_table, name) for name in EXPERIMENTS},
+    **{f"{name}-choice": partial(choice_text, name) for name in EXPERIMENTS},
     **{f"local-{name}": partial(agreement_table, name) for name in LOCAL},
     **{f"ends-{name}": partial(ends_table, name) for name in LOCAL},
     **{f"draws-{name}": partial(draws_table, name) for name in LOCAL},
@@ -128,6 +166,11 @@ def filled(text: str) -> str:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--figures", action="store_true", help="also the pictures")
+    if parser.parse_args().figures:
+        for experiment in EXPERIMENTS:
+            print(save_figure(experiment).relative_to(ROOT))
     for place in PLACES:
         path = ROOT / place
         path.write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")

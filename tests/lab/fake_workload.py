@@ -44,6 +44,7 @@ class Rule:
 @dataclass(frozen=True)
 class Loop:
     steps: int = 3
+    score_on: Literal["test", "validation"] = "test"
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,9 @@ def perform(config: Config, folder: Path, report: Any) -> dict[str, Any]:
         state = {"step": state["step"] + 1, "digest": digest}
         _save(folder, state)
     report({"union": 50.0})
-    return _result(state["digest"]) | {"seconds": {"train": [0.5, 0.5], "score": [0.1, 0.1]}}
+    return _result(state["digest"], config) | {
+        "seconds": {"train": [0.5, 0.5], "score": [0.1, 0.1]}
+    }
 
 
 def _misbehave(name: str, folder: Path) -> None:
@@ -112,8 +115,10 @@ def _save(folder: Path, state: dict[str, Any]) -> None:
     os.replace(place / "partial", place / "state")
 
 
-def _result(digest: str) -> dict[str, Any]:
+def _result(digest: str, config: Config) -> dict[str, Any]:
     a, b, c = (int(digest[i : i + 2], 16) % 100 for i in (0, 2, 4))
+    if config.loop.score_on == "validation":  # best at a rate of 1, whatever the seed
+        a = 90 - 10 * abs(round(config.host.lr) - 1)
     return {
         "tasks": [{"name": "first"}, {"name": "second"}],
         "scores": {"top1": {"matrix": [[a], [b, c]], "union": [a, (b + c) / 2]}},

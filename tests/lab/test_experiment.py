@@ -29,7 +29,7 @@ def test_rows_and_variants_and_seeds_in_the_order_of_the_file(small: Path) -> No
     ]  # fmt: skip
     assert [cell.row.baseline for cell in cells] == [True, True, False, False, False, False]
     assert cells[2].config["rule"] == {"q": 4}
-    assert cells[2].config["loop"] == {"steps": 3}
+    assert cells[2].config["loop"] == {"steps": 3, "score_on": "test"}
     assert cells[2].config["host"] == {"name": "well", "lr": 0.1}, "those of the dataclass"
     assert len({cell.id for cell in cells}) == 6
 
@@ -206,7 +206,8 @@ def test_experiments_are_found_by_name(
     (place / "other.toml").write_text('[model]\nname = "not an experiment"\n')
     monkeypatch.setattr(experiment_library, "PLACES", (tmp_path / "none", tmp_path / "experiments"))
     assert load_experiment("small").name == "small"
-    assert experiment_library.titles() == {"broken": "(cannot be read)", "small": "A small one"}
+    titles = {name: found.title for name, found in experiment_library.library().items()}
+    assert titles == {"broken": "(cannot be read)", "small": "A small one"}
     with pytest.raises(ValueError, match="experiment 'smal': unknown, did you mean 'small'"):
         load_experiment("smal")
     with pytest.raises(ValueError, match=r"there is no file 'x/y.toml'"):
@@ -215,7 +216,10 @@ def test_experiments_are_found_by_name(
 
 @pytest.mark.parametrize("name", sorted(experiment_library.experiments()))
 def test_what_comes_along_can_be_read(name: str) -> None:
-    assert load_experiment(name).name == name, "file name and name agree"
+    experiment = load_experiment(name)
+    assert experiment.name == name, "file name and name agree"
+    assert experiment.title
+    assert experiment.question, "what it asks is the first thing that a reader wants to know"
 
 
 def test_no_text_at_all(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
@@ -40,3 +41,18 @@ def test_one_kind_and_names(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "there are no experiments\n"
     assert main(["list", "host"]) == 2
     assert "invalid choice: 'host'" in capsys.readouterr().err
+
+
+def test_an_experiment_is_listed_by_what_it_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = "Which of two methods keeps more of what it knew when both have learned equally much?"
+    head = 'domain = "x"\n[[rows]]\nlabel = "a"\n'
+    (tmp_path / "asks.toml").write_text(f'name = "asks"\ntitle = "T"\nquestion = "{asked}"\n{head}')
+    (tmp_path / "plain.toml").write_text(f'name = "plain"\ntitle = "A title"\n{head}')
+    monkeypatch.setattr(experiment_library, "PLACES", (tmp_path,))
+    assert main(["list", "experiments"]) == 0
+    text = capsys.readouterr().out
+    assert asked in " ".join(text.split()), "to its end, over several lines"
+    assert "\n  plain  A title\n" in text
+    assert max(map(len, text.splitlines())) <= 80

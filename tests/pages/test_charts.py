@@ -12,7 +12,7 @@ from risegrad.pages import vega_charts
 from risegrad.pages.charts import chart_axes, chart_labels
 from risegrad.pages.charts.bar_chart import Bar, bars
 from risegrad.pages.charts.calibration_chart import CalibrationPoint, calibration
-from risegrad.pages.charts.frontier_chart import FrontierPoint, frontier
+from risegrad.pages.charts.frontier_chart import FrontierBand, FrontierPoint, frontier
 from risegrad.pages.charts.matrix_chart import MatrixCell, matrices
 from risegrad.pages.charts.stream_chart import StreamPoint, stream
 from risegrad.pages.charts.sweep_chart import SweepPoint, sweep
@@ -99,7 +99,19 @@ def test_who_learned_nothing_is_pale() -> None:
 
 def test_curves_follow_the_order_of_the_sweep_and_end_with_the_name() -> None:
     assert [row["order"] for row in rows("frontier")] == [0, 1, 2]
-    assert [row["name"] for row in rows("frontier", "labels")] == ["FO", "RISE", "lr 0.1"]
+    found = rows("frontier", "labels")
+    assert [row["name"] for row in found if not row["narrow"]] == ["FO", "RISE", "lr 0.1"]
+    assert [row["name"] for row in found if row["narrow"]] == ["FO", "RISE"], "on a phone"
+
+
+def test_bands_stay_on_the_axis_and_say_nothing_where_they_would_fill_it() -> None:
+    given = [("FO", 60.0, -9.0, 12.0), ("FO", 70.0, 5.0, 20.0), ("RISE", 60.0, -500.0, 500.0)]
+    found = frontier(POINTS, PALETTE, [FrontierBand(*place) for place in given]).to_dict()
+    assert found["datasets"]["bands"] == [
+        {"method": "FO", "x": 60.0, "low": 0.0, "high": 12.0},
+        {"method": "FO", "x": 70.0, "low": 5.0, "high": 20.0},
+    ]
+    assert "bands" not in CHARTS["frontier"].to_dict()["datasets"]
 
 
 def test_one_sweep_alone_names_its_settings() -> None:
@@ -107,15 +119,17 @@ def test_one_sweep_alone_names_its_settings() -> None:
     assert [row["name"] for row in found] == ["lr 0.1", "lr 0.01"]
 
 
-def test_labels_do_not_cover_each_other_nor_points() -> None:
+@pytest.mark.parametrize("width", [chart_axes.WIDTH, chart_labels.NARROW])
+def test_labels_do_not_cover_each_other_nor_points(width: int) -> None:
     crowd = [(f"a method of some length {k}", x, y)
              for k, (x, y) in enumerate(product((0.3, 0.35, 0.4), (0.5, 0.52, 0.54)))]  # fmt: skip
-    found = chart_labels.places(crowd, [(0.45, 0.5)])
+    found = chart_labels.places(crowd, [(0.45, 0.5)], width)
+    plot = chart_labels._Box(0, 0, width - 30 * (width == chart_axes.WIDTH), 0)
     boxes = [
-        chart_labels._label(name, x, y, side)
+        chart_labels._label(name, x, y, side, plot)
         for (name, x, y), side in zip(crowd, found, strict=True) if side
     ]  # fmt: skip
-    assert 2 <= len(boxes) < len(crowd)
+    assert 1 <= len(boxes) < len(crowd)
     assert not any(a.meets(b) for i, a in enumerate(boxes) for b in boxes[:i])
 
 

@@ -116,10 +116,10 @@ def test_the_same_page_has_the_same_bytes() -> None:
     assert bad_page() == bad_page()
 
 
-def test_lines_that_are_not_compared_are_never_best() -> None:
+def test_cells_that_are_not_compared_are_never_best() -> None:
     """The place for a model that learned nothing: it forgets nothing, and that is no merit."""
     lines = [
-        Line(str(value), (TableCell(str(value), order=value),), compared=value > 0)
+        Line(str(value), (TableCell(str(value), order=value, compared=value > 0),))
         for value in (0.0, 3.0, 7.0)
     ]
     table = Table("", "", (Column("Fgt", better=-1),), (Section("", tuple(lines)),))

@@ -22,6 +22,8 @@ class TableCell:
     """1 for the best of its column, 2 for the second, else 0"""
     verdict: str = ""
     """better, worse or open where this is a difference"""
+    compared: bool = True
+    """False for what must never be called best, such as what a model keeps that learned nothing"""
 
     @property
     def sign(self) -> str:
@@ -37,6 +39,8 @@ class Column:
     group: str = ""
     better: int = 0
     explanation: str = ""
+    ranked: bool = True
+    """False where the figures by themselves name no best"""
 
     @property
     def arrow(self) -> str:
@@ -56,8 +60,6 @@ class Line:
     label: str
     cells: tuple[TableCell | None, ...]
     note: str = ""
-    compared: bool = True
-    """False for what must never be called best, such as a model that learned nothing"""
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ def ranked(table: Table) -> Table:
     """The best and the second best of each column marked, over all sections as the paper does."""
     lines = [line for section in table.sections for line in section.lines]
     places = [
-        _ranks([line.cells[index] if line.compared else None for line in lines], column.better)
+        _ranks([line.cells[index] for line in lines], column.better if column.ranked else 0)
         for index, column in enumerate(table.columns)
     ]
     numbers = iter(range(len(lines)))
@@ -122,7 +124,7 @@ def ranked(table: Table) -> Table:
 def _ranks(cells: Sequence[TableCell | None], better: int) -> list[int]:
     """Equal as shown is equal; nothing is marked where there is nothing to compare."""
     values = [
-        None if cell is None or cell.order is None else better * round(cell.order, 2)
+        better * round(cell.order, 2) if cell and cell.compared and cell.order is not None else None
         for cell in cells
     ]
     steps = sorted({value for value in values if value is not None}, reverse=True)
@@ -143,8 +145,9 @@ def _with_ranks(line: Line, places: Sequence[Sequence[int]], number: int) -> Lin
 def text_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """Of cells that are text already; those that begin with a number sort by it.
 
-    >>> text_table("", ("rule", "damage"), [("FO", "1,200 ± 3")]).sections[0].lines[0].cells
-    (TableCell(text='1,200 ± 3', extra='', paper='', order=1200.0, rank=0, verdict=''),)
+    >>> found = text_table("", ("rule", "damage"), [("FO", "1,200 ± 3")])
+    >>> found.sections[0].lines[0].cells[0].order
+    1200.0
     """
     lines = (
         Line(row[0], tuple(TableCell(text, order=_number(text)) for text in row[1:]))

@@ -196,3 +196,33 @@ def whole_study(folder: Path, seeds: int = 3) -> Path:
             content["result"]["scores"]["constrained"] = {"matrix": higher, "union": []}
             save(folder, content)
     return folder
+
+
+NOISE = {0: -1.0, 1: 0.0, 2: 1.0}
+"""A point of learning more or less, by seed."""
+
+
+def swept(
+    method: str, rate: float, seed: int, new: float, fgt: float, **row: Any
+) -> dict[str, Any]:
+    """A record of one point of a sweep, with these measures."""
+    content = record(f"{method} (lr={rate})", seed, experiment="turned")
+    content["row"] |= {"method": method, "swept": f"lr={rate}"} | row
+    content["config"]["adapter"] = {"lr": rate}
+    content["result"]["metrics"] |= {
+        "plasticity": new + NOISE[seed], "forgetting": fgt, "final_average": 50.0,
+    }  # fmt: skip
+    content["result"]["before"] = {"accuracy": [40.0] * 5}
+    return content
+
+
+def swept_study(folder: Path) -> Path:
+    """FO forgets (New - 60) points; the other one half of that; the idle one learned nothing."""
+    curves = {"FO": {0.1: (70, 10), 0.3: (90, 30)}, "gentle": {0.2: (70, 5), 0.4: (80, 10)}}
+    curves["idle"] = {0.5: (40, 0), 0.6: (40, 0)}
+    points = [(m, rate, at) for m, found in curves.items() for rate, at in found.items()]
+    for order, (method, rate, (new, fgt)) in enumerate(points):
+        for seed in NOISE:
+            row = {"baseline": method == "FO", "order": order}
+            save(folder, swept(method, rate, seed, new, fgt, **row))
+    return folder

@@ -6,43 +6,17 @@ from typing import Any
 import pytest
 
 from lab.report import made_up
-from risegrad.lab.records.record import read_records, write_record
+from risegrad.lab.records.record import read_records
 from risegrad.lab.report.latex_tables import latex
 from risegrad.lab.report.markdown_tables import markdown
 from risegrad.lab.report.report_page import report_page
 from risegrad.lab.report.report_parts import Report, build
 from risegrad.lab.report.terminal_tables import plain
 
-NOISE = {0: -1.0, 1: 0.0, 2: 1.0}
-
-
-def swept(method: str, rate: float, seed: int, new: float, fgt: float, **row: Any) -> dict:
-    """A record of one point of a sweep, with these measures."""
-    content = made_up.record(f"{method} (lr={rate})", seed, experiment="turned")
-    content["row"] |= {"method": method, "swept": f"lr={rate}"} | row
-    content["config"]["adapter"] = {"lr": rate}
-    content["result"]["metrics"] |= {
-        "plasticity": new + NOISE[seed], "forgetting": fgt, "final_average": 50.0,
-    }  # fmt: skip
-    content["result"]["before"] = {"accuracy": [40.0] * 5}
-    return made_up.finished(content)
-
 
 @pytest.fixture
 def report(tmp_path: Path) -> Report:
-    """FO forgets (New - 60) points; the other one half of that; the idle one learned nothing."""
-    curves = {"FO": {0.1: (70, 10), 0.3: (90, 30)}, "gentle": {0.2: (70, 5), 0.4: (80, 10)}}
-    curves["idle"] = {0.5: (40, 0), 0.6: (40, 0)}
-    order = 0
-    for method, points in curves.items():
-        for rate, (new, fgt) in points.items():
-            for seed in NOISE:
-                row = {"baseline": method == "FO", "order": order}
-                content = swept(method, rate, seed, new, fgt, **row)
-                (tmp_path / f"{order}-{seed}").mkdir()
-                write_record(tmp_path / f"{order}-{seed}" / "record.json", content)
-            order += 1
-    records, problems = read_records([tmp_path])
+    records, problems = read_records([made_up.swept_study(tmp_path)])
     assert not problems
     return build(records)
 
@@ -79,8 +53,10 @@ def test_who_learned_nothing_is_pale_and_never_best(report: Report) -> None:
     idle = lines["idle (lr=0.5)"]
     assert idle.note == "learned nothing"
     assert {cell.rank for cell in idle.cells if cell} == {0}
-    place = [column.title for column in chapter.results.columns].index("Fgt")
-    assert lines["gentle (lr=0.2)"].cells[place].rank == 1
+    titles = [column.title for column in chapter.results.columns]
+    fgt, new = titles.index("Fgt"), titles.index("New")
+    assert {line.cells[fgt].rank for line in lines.values()} == {0}, "alone it names no best"
+    assert lines["FO (lr=0.3)"].cells[new].rank == 1
 
 
 def test_rows_of_a_sweep_are_one_method(report: Report) -> None:
@@ -105,3 +81,50 @@ def test_the_worked_example_of_the_documentation_is_this_one(report: Report) -> 
     learned = {name: frontier.found.curves[name].learned_at(10)[1] for name in ("FO", "gentle")}
     assert learned == pytest.approx({"FO": 70, "gentle": 80})
     assert "At an equal Fgt of 10, *FO* learns 70 and *gentle* 80" in text
+
+
+def test_who_learned_nothing_is_best_of_nothing_in_the_papers_layout_too(tmp_path: Path) -> None:
+    """A head near chance with Fgt 0 must not win the paper's column, nor a green card."""
+    place = {"table": "1", "column": "CIFAR100 Inc-5"}
+    stream = {"name": "cifar100-inc5", "increment": 5}
+    papers: dict[str, Any] = {"model": "vit_base_patch16_224", "stream": stream}
+    for seed in range(3):
+        alive = papers | {"host": "ease", "rule": "fo", "baseline": True}
+        alive |= {"section": "FO Optimization", "paper": place | {"row": "EASE"}}
+        dead = papers | {"host": "zo-fc", "rule": "zo", "start": 4.0, "loss": 0.0}
+        dead |= {"section": "ZO Optimization", "paper": place | {"row": "ZO-FC"}}
+        made_up.save(tmp_path, made_up.record("EASE", seed, **alive))
+        made_up.save(tmp_path, made_up.record("ZO-FC", seed, **dead))
+    report = build(read_records([tmp_path])[0])
+    for table in (*report.paper, report.chapters[0].results):
+        lines = {line.label: line for s in table.sections for line in s.lines}
+        assert "learned nothing" in lines["ZO-FC"].note
+        assert {cell.rank for cell in lines["ZO-FC"].cells if cell} == {0}
+    (chapter,) = report.chapters
+    found = {finding.verdict: finding.sentences for finding in chapter.findings}
+    assert found["better"] == found["worse"] == ()
+    assert found["idle"][0].startswith("ZO-FC: ")
+    assert "not judged, having learned nothing" in chapter.headline
+    for text in (plain(report), markdown(report), latex(report)):
+        assert "learned nothing" in text
+
+
+def test_the_other_readings_of_the_same_curves(report: Report) -> None:
+    """The worked example: at an equal Fgt of 10, FO learns 70 and gentle 80."""
+    table = report.chapters[0].other_ways
+    assert table is not None
+    lines = {line.label: line for section in table.sections for line in section.lines}
+    texts = [cell and cell.text for cell in lines["gentle"].cells]
+    assert texts[:3] == ["10.00", "80.00", "70.00"]
+    assert lines["gentle"].cells[3].order == pytest.approx(10)
+    assert texts[4:6] == ["50.00", "lr=0.2"]
+    assert lines["FO"].cells[:4] == (None,) * 4, "the reference is not compared with itself"
+    assert lines["idle"].note == "learned nothing"
+    assert lines["idle"].cells == (None,) * 7
+
+
+def test_the_figure_has_a_band_for_every_curve_that_was_read(report: Report) -> None:
+    figure = next(report_page(report).figures())
+    bands = figure.spec()["datasets"]["bands"]
+    assert {row["method"] for row in bands} == {"FO", "gentle"}
+    assert "interval over seeds along each curve" in figure.note

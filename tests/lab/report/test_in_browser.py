@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.report.made_up import hostile, record, save, whole_study
+from lab.report.made_up import hostile, record, save, swept_study, whole_study
 from risegrad.lab.records.record import RecordError, read_records
 from risegrad.lab.report.report_files import write_report
 from risegrad.lab.report.report_parts import build
@@ -29,13 +29,14 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Addresses of a whole study and of a hostile one."""
     folder = tmp_path_factory.mktemp("pages")
     whole_study(folder / "study")
+    swept_study(folder / "swept")
     bad = [hostile(seed) for seed in range(3)]
     plain = [
         record("FO", seed, experiment=bad[0]["experiment"], baseline=True) for seed in range(3)
     ]
     save(folder / "hostile", *bad, *plain)
     addresses = {}
-    for name in ("study", "hostile"):
+    for name in ("study", "hostile", "swept"):
         records, _ = read_records([folder / name])
         problems = [RecordError("broken <b>.json", "is not complete JSON")]
         out = folder / f"{name}.html"
@@ -168,6 +169,25 @@ def test_the_finding_and_the_figure_begin_on_the_first_screen_of_a_phone(opened:
     box = page.locator(".plot .role-axis").first.bounding_box()
     assert box is not None
     assert box["y"] < 600
+
+
+@pytest.mark.parametrize("size", [(390, 844), (1280, 800), PROJECTOR])
+def test_the_finding_at_equal_learning_is_on_every_first_screen(
+    opened: Open, size: tuple[int, int]
+) -> None:
+    """Question, sentence and the axis of the figure; curves have bands and names beside them."""
+    page = opened("swept", size=size)
+    for part in (".question", ".headline", ".plot .role-axis-title"):
+        box = page.locator(part).first.bounding_box()
+        assert box is not None
+        assert box["y"] + box["height"] < size[1], part
+    assert "At equal learning (80.0 % on new tasks), gentle forgets 10.0" in (
+        page.locator(".headline").first.inner_text()
+    )
+    plot = page.locator(".plot").first
+    named = plot.locator(".role-mark text").all_inner_texts()
+    assert {"FO", "gentle"} <= set(named), "directly, not in the legend only"
+    assert plot.locator(".mark-area path").count() == 2, "a band for each curve that was read"
 
 
 def test_charts_tell_their_values_to_the_pointer(opened: Open) -> None:

@@ -70,11 +70,13 @@ def say(text: str) -> int:
 
 def entries(kind: str) -> dict[str, str]:
     """Name and one line each."""
-    from risegrad.lab.experiments.experiment_library import titles
+    from risegrad.lab.experiments.experiment_library import library
     from risegrad.pages.page_text import visible
 
     if kind == "experiments":
-        return {visible(name): visible(title) for name, title in titles().items()}
+        return {
+            visible(name): visible(one.question or one.title) for name, one in library().items()
+        }
     found: dict[str, dict[str, str]] = importlib.import_module(CATALOGUE).catalogue()
     return found.get(kind, {})
 
@@ -82,8 +84,16 @@ def entries(kind: str) -> dict[str, str]:
 def _section(kind: str, section: dict[str, str]) -> str:
     width = max(map(len, section)) + 2
     room = max(get_terminal_size().columns - width - 2, 40)
-    lines = [
-        f"  {name:<{width}}{textwrap.shorten(text, room, placeholder=' ...')}".rstrip()
-        for name, text in section.items()
-    ]
-    return "\n".join([kind, *lines])
+    lines = [kind]
+    for name, text in section.items():
+        first, *rest = _fitted(kind, text, room) or [""]
+        lines.append(f"  {name:<{width}}{first}".rstrip())
+        lines += [f"  {'':<{width}}{part}" for part in rest]
+    return "\n".join(lines)
+
+
+def _fitted(kind: str, text: str, room: int) -> list[str]:
+    """What an experiment asks is read to its end; of the others one line is enough."""
+    if kind == "experiments":
+        return textwrap.wrap(text, room)
+    return [textwrap.shorten(text, room, placeholder=" ...")]

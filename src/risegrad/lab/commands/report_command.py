@@ -11,7 +11,8 @@ SUMMARY = "turn records into one page and tables, the paper's figures beside our
 DESCRIPTION = """\
 Reads the records of runs and writes one HTML page that needs no network, and beside it the tables
 as Markdown and LaTeX. Rows are means over seeds; differences to the baseline are paired by seed,
-with t intervals, and the page says in words which of them exclude zero. A file that cannot be used
+with t intervals, and the page says in words which of them exclude zero. Diagnoses and local
+validations that were saved as JSON stand on the same page. A file that cannot be used
 is named and left out."""
 EXAMPLES: tuple[str, ...] = (
     "rise report out",
@@ -23,7 +24,7 @@ EXAMPLES: tuple[str, ...] = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``rise report``."""
-    runs = "a record, or a folder to search for record.json and other *.json records"
+    runs = "a record or saved diagnosis, or a folder to search for such *.json files"
     parser.add_argument("runs", nargs="+", metavar="RUNS", help=runs)
     out = "the page; .md and .tex of the same name go beside it (default %(default)s)"
     parser.add_argument("--out", default="report.html", metavar="FILE", help=out)
@@ -54,15 +55,17 @@ def execute(
     from risegrad.lab.records.record import read_records
     from risegrad.lab.report.report_files import write_report
     from risegrad.lab.report.report_parts import build
+    from risegrad.lab.report.saved_results import read_saved
     from risegrad.lab.report.terminal_tables import plain
     from risegrad.pages.page_text import visible
 
     records, problems = read_records(runs)
+    saved, problems = read_saved(runs, records, problems)
     for problem in problems:
         print(f"rise {NAME}: warning: left out {visible(str(problem))}", file=sys.stderr)
-    if not records:
+    if not records and not saved:
         raise RuntimeError(f"no record could be read from {', '.join(map(str, runs))}")
-    report = build(records, problems, baseline)
+    report = build(records, problems, baseline, saved)
     labels = {row.label for experiment in report.experiments for row in experiment.rows}
     if baseline is not None and baseline not in labels:
         known = visible(", ".join(sorted(labels)))

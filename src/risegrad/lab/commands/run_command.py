@@ -12,6 +12,7 @@ from risegrad.common.optional_imports import absent, lack
 from risegrad.lab.commands.lab_arguments import add_experiment, overrides
 
 if TYPE_CHECKING:
+    from risegrad.lab.experiments.experiment_file import Experiment
     from risegrad.lab.experiments.run_cells import RunCell
     from risegrad.lab.running.engine import Engine
     from risegrad.lab.running.run_schedule import Tally
@@ -24,7 +25,8 @@ Ray. A finished run is not repeated, an interrupted one continues from its last 
 one does not stop the others. Several 'rise run' on the same folder share the work. Each run has a
 folder DIR/EXPERIMENT/ROW-SEED-ID with its record.json, log.txt and checkpoints.
 Before the first run it checks that data, weights, packages and disk space for the whole experiment
-are there, and lists everything that is missing.
+are there, and lists everything that is missing. Where the file says 'select', every point of a
+sweep runs on validation data first, and the best of each method then on test data.
 Exit codes: 0 all done, 1 some failed, 2 a mistake in the arguments or the file, or something that
 the runs need is missing, 130 stopped."""
 EXAMPLES: tuple[str, ...] = (
@@ -35,6 +37,8 @@ EXAMPLES: tuple[str, ...] = (
 )
 
 MOST_WORKERS = 8
+UNREADY = 2
+"""The exit code where something that the runs need is missing."""
 TRACEBACKS = 3
 """How many are shown in full; a mistake in the file is the same in every run."""
 
@@ -74,10 +78,39 @@ def plan(args: argparse.Namespace) -> Callable[[], int]:
     experiment = load_experiment(args.experiment, overrides(args))
     grid = expand(experiment, workload.load(args.workload).read_config)
     cells = choose(grid, args.only)
-    return lambda: execute(cells, len(grid), args)
+    return lambda: execute(experiment, cells, len(grid), args)
 
 
-def execute(cells: "Sequence[RunCell]", grid: int, args: argparse.Namespace) -> int:
+def execute(
+    experiment: "Experiment", cells: "Sequence[RunCell]", grid: int, args: argparse.Namespace
+) -> int:
+    """Do the runs that are not done, then those that they choose; return the exit code."""
+    code = do_runs(cells, grid, args)
+    if code != UNREADY and any(cell.row.decides for cell in cells):
+        code = max(code, do_chosen(experiment, cells, grid, args))
+    if code != UNREADY:
+        print(f"'rise report {args.out / experiment.name}' makes a page of them")
+    return code
+
+
+def do_chosen(
+    experiment: "Experiment", cells: "Sequence[RunCell]", grid: int, args: argparse.Namespace
+) -> int:
+    """The runs on test data of what the first ones chose; return the exit code."""
+    from risegrad.lab.experiments.selection import in_words
+    from risegrad.lab.running import workload
+    from risegrad.lab.running.run_folder import placed
+    from risegrad.lab.running.run_selection import decided, selected
+    from risegrad.pages.page_text import visible
+
+    found = decided(placed(cells, args.out), args.out)
+    print(f"\nchosen by {in_words(experiment.select)}:")
+    print("\n".join(visible(choice.sentence) for choice in found) or "nothing yet")
+    chosen = selected(experiment, found, workload.load(args.workload).read_config)
+    return do_runs(chosen, grid, args) if chosen else 0
+
+
+def do_runs(cells: "Sequence[RunCell]", grid: int, args: argparse.Namespace) -> int:
     """Do the runs that are not done, print how they ended, and return the exit code."""
     from risegrad.lab.running import workload
     from risegrad.lab.running.preflight import preflight
@@ -101,7 +134,7 @@ def execute(cells: "Sequence[RunCell]", grid: int, args: argparse.Namespace) -> 
             work, (workers, _) = workload.load(args.workload), division(args, grid)
             if lacks := preflight(list(schedule.queue), work, out, workers):
                 print(f"rise {NAME}: error: {lacks}", file=sys.stderr)
-                return 2
+                return UNREADY
             engine = make_engine(args, grid)
             try:
                 schedule.run(engine)
@@ -150,7 +183,6 @@ def conclude(cells: "Sequence[RunCell]", tally: "Tally", out: Path) -> int:
     done = tally.before + tally.done
     again = f", {tally.before} of them before" if tally.before else ""
     print(f"{done} of {tally.total} runs done{again}; records in {out / cells[0].experiment}")
-    print(f"'rise report {out / cells[0].experiment}' makes a page of them")
     if not tally.failed:
         return 0
     _explain(tally, out)

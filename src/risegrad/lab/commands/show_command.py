@@ -12,6 +12,7 @@ from risegrad.lab.commands.lab_arguments import add_experiment, overrides
 if TYPE_CHECKING:
     from risegrad.lab.experiments.experiment_file import Experiment
     from risegrad.lab.experiments.run_cells import RunCell
+    from risegrad.lab.experiments.selection import Choice
     from risegrad.lab.running.workload import Workload
 
 NAME = "show"
@@ -19,7 +20,8 @@ SUMMARY = "show the runs of an experiment, which are done, and how much work the
 DESCRIPTION = """\
 Expands an experiment into its runs, one per row, varied value and seed, without running anything:
 label, seed, id, whether it is done, and an estimate of the work that is left. With
---time, a few steps of each model are timed, which tells how long that work takes here. With --json,
+--time, a few steps of each model are timed, which tells how long that work takes here. Where the
+file says 'select', also what was chosen so far, and the runs on test data of that. With --json,
 everything including the full configuration of each run."""
 EXAMPLES: tuple[str, ...] = (
     "rise show digits",
@@ -56,32 +58,58 @@ def execute(
 ) -> int:
     """Print the runs, their state and what they cost, and return the exit code."""
     from risegrad.lab.running.run_folder import placed
+    from risegrad.lab.running.run_selection import decided, selected
 
-    cells = placed(cells, args.out)
+    first = placed(cells, args.out)
+    chosen = decided(first, args.out)
+    cells = [*first, *placed(selected(experiment, chosen, work.read_config), args.out)]
     rows = {cell.order: cell for cell in cells}  # the seeds of a row cost the same
     works = {order: _estimate(cell, work, args.time) for order, cell in rows.items()}
     runs = [_run(cell, args.out) | {"estimate": works[cell.order]} for cell in cells]
     left = total(run["estimate"] for run in runs if run["state"] != "done")
     if args.json:
-        head = {"experiment": experiment.name, "title": experiment.title}
+        head = _head(experiment) | {"chosen": [_chosen(one) for one in chosen]}
         print(json.dumps(head | {"runs": runs, "left": left}, indent=1))
         return 0
     from risegrad.lab.running.run_outcome import columns
     from risegrad.pages.page_text import visible, visible_lines
 
     print(visible(" - ".join(filter(None, [experiment.name, experiment.title]))))
-    if experiment.description:
-        print(visible_lines(experiment.description))
+    for text in filter(None, [experiment.question, experiment.description]):
+        print(visible_lines(text))
     lines = [[run["label"], str(run["seed"]), run["id"][:12], run["state"]] for run in runs]
     print(f"\n{columns([['', 'seed', 'id', 'state'], *lines], right=False)}\n")
     for why, labels in _reasons(runs).items():
         print(f"{visible('; '.join(labels))}: {visible(why)}\n")
+    print(*_choices(experiment, chosen), sep="\n", end="\n" if experiment.select else "")
     states = Counter(run["state"] for run in runs)
     print(f"{len(runs)} runs: " + ", ".join(f"{n} {state}" for state, n in states.items()))
     print(*_left(left), sep="\n", end="\n" if left else "")
     for problem in dict.fromkeys(one["problem"] for one in works.values() if "problem" in one):
         print(f"no estimate: {visible(problem)}")
     return 0
+
+
+def _head(experiment: "Experiment") -> dict[str, Any]:
+    return {
+        "experiment": experiment.name,
+        "title": experiment.title,
+        "question": experiment.question,
+    }
+
+
+def _chosen(choice: "Choice") -> dict[str, Any]:
+    return {"method": choice.method, "setting": choice.setting, "means": choice.means}
+
+
+def _choices(experiment: "Experiment", chosen: "Sequence[Choice]") -> Iterator[str]:
+    """What was chosen, by what, and that more is to come."""
+    from risegrad.lab.experiments.selection import in_words
+    from risegrad.pages.page_text import visible
+
+    if experiment.select:
+        said = "; ".join(visible(choice.sentence) for choice in chosen)
+        yield f"chosen by {in_words(experiment.select)}: {said or 'nothing yet'}\n"
 
 
 def _reasons(runs: Sequence[dict[str, Any]]) -> dict[str, list[str]]:

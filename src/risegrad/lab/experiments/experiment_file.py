@@ -10,6 +10,7 @@ from typing import Any
 
 from risegrad.common.settings import override, read, unknown
 from risegrad.lab.experiments.experiment_library import locate
+from risegrad.lab.experiments.selection import check_select
 from risegrad.lab.experiments.sweeps import check_sweep, check_values
 from risegrad.lab.records.record import PaperCell
 from risegrad.lab.records.record_reader import short
@@ -77,11 +78,15 @@ class File(Sections):
 
     name: str
     title: str = ""
+    question: str = ""
+    """What it asks, in a sentence that ends with a question mark."""
     description: str = ""
     domain: str
     seeds: tuple[int, ...] = (0,)
     sweep: Table = field(default_factory=dict)
     """Of every row that has none of its own."""
+    select: str = ""
+    """By what one point of each sweep is chosen for the report; without it all are reported."""
     rows: tuple[RowTable, ...]
 
     def __post_init__(self) -> None:
@@ -99,16 +104,32 @@ class File(Sections):
         for seed in self.seeds:
             if not SMALLEST_SEED <= seed <= LARGEST_SEED:
                 raise ValueError(f"seeds must have at most 64 bits, got {short(seed)}")
+        self._check_question()
+        self._check_select()
         self._check_baselines()
+
+    def _check_question(self) -> None:
+        if self.question and ("\n" in self.question or not self.question.endswith("?")):
+            raise ValueError(
+                f"question must be one line that ends with '?', got {short(self.question)}"
+            )
+
+    def _check_select(self) -> None:
+        if not self.select:
+            return
+        check_select(self.select)
+        if not any(self.sweep_of(row) for row in self.rows):
+            raise ValueError("select: there must be a row with a sweep to select from")
 
     def _check_baselines(self) -> None:
         """Differences refer to the one baseline of a section; of two, neither would be it.
 
-        Swept ones are read at equal learning, where several together are one reference.
+        Swept ones are read at equal learning, where several together are one reference. Where one
+        point is selected, a swept row is one row like any other.
         """
         for section in {row.section for row in self.rows}:
             rows = [row for row in self.rows if row.section == section and row.baseline]
-            swept = sum(bool(self.sweep_of(row)) for row in rows)
+            swept = 0 if self.select else sum(bool(self.sweep_of(row)) for row in rows)
             if 0 < swept < len(rows):
                 raise ValueError(f"section {section!r}: all of its baselines must be swept or none")
             if not swept and sum(row.variants for row in rows) > 1:

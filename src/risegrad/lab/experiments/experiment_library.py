@@ -1,6 +1,7 @@
 """Where experiment files are: those that come with the package, by name, and any by its path."""
 
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
 
 from risegrad.common.settings import unknown
@@ -12,27 +13,31 @@ PLACES = (HERE.parents[2] / "experiments", HERE.parents[4] / "experiments")
 
 def experiments() -> dict[str, Path]:
     """The files that come with the package, by their name, which is also written in them."""
-    return {name: path for name, (path, _) in _library().items()}
+    return {name: found.path for name, found in library().items()}
 
 
-def titles() -> dict[str, str]:
-    """One line for each experiment that comes along."""
-    return {name: title for name, (_, title) in _library().items()}
+@dataclass(frozen=True)
+class LibraryEntry:
+    """An experiment that comes along, as far as one reads it without checking it."""
+
+    path: Path
+    title: str
+    question: str = ""
 
 
-def _library() -> dict[str, tuple[Path, str]]:
-    """File and title by name. TOML without rows belongs to other commands and is passed over."""
+def library() -> dict[str, LibraryEntry]:
+    """What comes along, by name. TOML without rows belongs to other commands and is passed over."""
     folder = next((place for place in PLACES if place.is_dir()), None)
     found = {}
     for path in sorted(folder.rglob("*.toml")) if folder else []:
         try:
             content = tomllib.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            found[path.stem] = path, "(cannot be read)"
+            found[path.stem] = LibraryEntry(path, "(cannot be read)")
             continue
         if "rows" in content:
             title = str(content.get("title") or content.get("description", ""))
-            found[path.stem] = path, title
+            found[path.stem] = LibraryEntry(path, title, str(content.get("question", "")))
     return found
 
 

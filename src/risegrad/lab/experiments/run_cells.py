@@ -22,6 +22,7 @@ from risegrad.common.settings import (
 )
 from risegrad.lab.experiments.experiment_file import LARGEST_GRID, Experiment, RowTable, Table
 from risegrad.lab.experiments.machine_paths import absolute, public
+from risegrad.lab.experiments.selection import PART
 from risegrad.lab.experiments.setting_layers import Layers, ReadConfig, check_use, unused_by
 from risegrad.lab.experiments.sweeps import TOGETHER, points
 from risegrad.lab.records.record import TableRow
@@ -31,6 +32,12 @@ Look = Callable[[Reading], dict[str, Any]]
 
 SHORT = 12
 """Characters of an id in the name of a folder."""
+
+OF_SWEEPS = ("method", "swept", "decides", "chosen_by")
+"""What a record's row has only where it belongs to a sweep."""
+
+Chosen = Callable[[TableRow], bool]
+"""Whether this point of a selected sweep is to run on test data."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +73,7 @@ class RunCell:
     def row_plain(self) -> Table:
         """The row as a record keeps it; of a sweep it speaks only where there is one."""
         plain = {**as_plain(self.row), "order": self.order}
-        return plain if self.row.method else without(plain, ("method", "swept"))
+        return without(plain, [place for place in OF_SWEEPS if not plain[place]])
 
     @property
     def title(self) -> str:
@@ -74,15 +81,20 @@ class RunCell:
         return f"{visible(self.row.label)} seed {self.seed}"
 
 
-def expand(experiment: Experiment, read_config: ReadConfig) -> list[RunCell]:
-    """Every row, every combination that it varies, every seed; no run twice."""
+def expand(
+    experiment: Experiment, read_config: ReadConfig, chosen: Chosen = lambda row: False
+) -> list[RunCell]:
+    """Every row, every combination that it varies, every seed; no run twice.
+
+    Where the experiment selects, these are the runs that decide, then those that are ``chosen``.
+    """
     cells: dict[str, RunCell] = {}
-    rows, look = _rows(experiment), cache(describe)
+    rows, look = _rows(experiment, chosen), cache(describe)
     if len(rows) * len(experiment.seeds) > LARGEST_GRID:
         raise ValueError(f"{experiment.name}: more than {LARGEST_GRID} runs")
     unused = [unused_by(layers.merged(), read_config) for _, layers in rows]
-    for order, (row, layers) in enumerate(rows):
-        plain = layers.relieved_of(unused[order]).merged()
+    for order, ((row, layers), idle) in enumerate(zip(rows, unused, strict=True)):
+        plain = layers.relieved_of(idle).merged()
         for seed in experiment.seeds:
             cell = _cell(experiment.name, row, order, plain | {"seed": seed}, read_config, look)
             if cell.id in cells:
@@ -119,8 +131,10 @@ def _cell(
     )  # fmt: skip
 
 
-def _rows(experiment: Experiment) -> list[tuple[TableRow, Layers]]:
+def _rows(experiment: Experiment, chosen: Chosen) -> list[tuple[TableRow, Layers]]:
     found = [pair for table in experiment.rows for pair in _variants(experiment, table)]
+    if experiment.select:
+        found = [*_deciding(found, experiment.select), *_reported(found, experiment.select, chosen)]
     for label, times in Counter(row.label for row, _ in found).items():
         if times > 1:
             raise ValueError(f"{experiment.name}: {times} rows are called {label!r}")
@@ -141,6 +155,27 @@ def _variants(experiment: Experiment, table: RowTable) -> Iterator[tuple[TableRo
             row = TableRow(label, table.section, table.paper, table.baseline, why=table.why)
             swept = ", ".join(_settings(named))
             yield replace(row, method=method, swept=swept) if named else row, layers
+
+
+def _deciding(
+    rows: Sequence[tuple[TableRow, Layers]], select: str
+) -> Iterator[tuple[TableRow, Layers]]:
+    """Every point of a sweep on the data that choose, and the rows that are not swept."""
+    for row, layers in rows:
+        if not row.method:
+            yield row, layers
+            continue
+        own = place_value(layers.own, "loop.score_on", PART)
+        label = f"{row.label}, {PART}"
+        yield replace(row, label=label, decides=select), replace(layers, own=own)
+
+
+def _reported(
+    rows: Sequence[tuple[TableRow, Layers]], select: str, chosen: Chosen
+) -> Iterator[tuple[TableRow, Layers]]:
+    for row, layers in rows:
+        if row.method and chosen(row):
+            yield replace(row, chosen_by=select), layers
 
 
 def _layers(experiment: Experiment, table: RowTable, places: Table) -> Layers:

@@ -60,6 +60,11 @@ class TableRow:
     """of a [sweep](lab.md#sweeps): what all its settings are called together"""
     swept: str = ""
     """of a sweep: the run's own setting, such as `lr=0.001`"""
+    decides: str = ""
+    """of a run that only helps to [choose a setting](lab.md#choosing-on-validation-data): by what,
+    such as `validation:avg`. It is not reported as a result"""
+    chosen_by: str = ""
+    """of a run at a chosen setting: by what it was chosen"""
 
 
 @dataclass(frozen=True)

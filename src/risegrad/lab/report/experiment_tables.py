@@ -11,25 +11,32 @@ from risegrad.lab.report.paired_differences import Difference
 from risegrad.lab.report.paper_tables import METRICS, PaperFigure
 from risegrad.lab.report.report_text import interval_text, mean_text, spread_text
 from risegrad.lab.report.result_rows import ReportedExperiment, ResultRow
-from risegrad.lab.report.row_points import learned_nothing
 from risegrad.pages.page_tables import Column, Line, Section, Table, TableCell, by_section, ranked
 from risegrad.pages.page_text import number, plural, signed
 
 PERCENT = f"{CONFIDENCE:.0%}"
+IDLE = "learned nothing"
+"""Said beside a row whose model is no better than one that was not trained."""
 
 
-def measured(found: Spread | None, paper: PaperFigure | None = None) -> TableCell | None:
-    """Mean, deviation, and the paper's figure; None if there is neither."""
+def measured(
+    found: Spread | None, paper: PaperFigure | None = None, *, idle: bool = False
+) -> TableCell | None:
+    """Mean, deviation, and the paper's figure; None if there is neither.
+
+    What an ``idle`` row keeps is never the best of a column.
+    """
     if found is None and paper is None:
         return None
     sd = "" if found is None or found.sd is None else f"± {number(found.sd)}"
     beside = "" if paper is None else spread_text(paper)
-    return TableCell(mean_text(found), sd, beside, None if found is None else found.mean)
+    order = None if found is None else found.mean
+    return TableCell(mean_text(found), sd, beside, order, compared=not idle)
 
 
 def column(of: Metric, group: str = "") -> Column:
-    """A table's column for a metric."""
-    return Column(of.title, group, of.better, of.words)
+    """A table's column for a metric; forgetting alone has no best."""
+    return Column(of.title, group, of.better, of.words, of.alone)
 
 
 def results(experiment: ReportedExperiment) -> Table:
@@ -55,9 +62,8 @@ def results(experiment: ReportedExperiment) -> Table:
 
 def _result(row: ResultRow, shown: Sequence[Metric]) -> Line:
     """Who learned nothing keeps everything: said beside the row, and never best of a column."""
-    idle = learned_nothing(row)
-    note = ", ".join(["baseline"] * row.baseline + ["learned nothing"] * idle)
-    return Line(row.label, (*_metrics(row, shown), _seeds(row)), note, compared=not idle)
+    note = ", ".join(["baseline"] * row.baseline + [IDLE] * row.idle)
+    return Line(row.label, (*_metrics(row, shown), _seeds(row)), note)
 
 
 def _apart(experiment: ReportedExperiment) -> Iterator[str]:
@@ -72,7 +78,7 @@ def _apart(experiment: ReportedExperiment) -> Iterator[str]:
 
 def _metrics(row: ResultRow, shown: Sequence[Metric]) -> list[TableCell | None]:
     paper = dict(zip(METRICS, row.figures, strict=True)) if row.figures else {}
-    return [measured(row.metric(m.key), paper.get(m.key)) for m in shown]
+    return [measured(row.metric(m.key), paper.get(m.key), idle=row.idle) for m in shown]
 
 
 def _seeds(row: ResultRow) -> TableCell:
@@ -104,7 +110,7 @@ def difference_table(experiment: ReportedExperiment, found: Sequence[Difference]
         own = {d.metric: d for d in found if d.row is row}
         baseline = next(iter(own.values())).baseline
         cells = tuple(_difference_cell(own.get(m)) for m in shown)
-        lines.append((f"against {baseline.label}", Line(row.label, cells)))
+        lines.append((f"against {baseline.label}", Line(row.label, cells, IDLE * row.idle)))
     return Table(
         f"Paired differences in {experiment.name}, in points: row minus baseline at the same seed, "
         f"with {PERCENT} t intervals",

@@ -23,6 +23,8 @@ def markdown(report: Report) -> str:
             lines += _table(table)
     for chapter in report.chapters:
         lines += _chapter(chapter)
+    for saved in report.saved:
+        lines += [f"## {safe(saved.title)}", "", safe(saved.finding), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -32,6 +34,8 @@ def _chapter(chapter: Chapter) -> Iterator[str]:
     first = tables.index(chapter.results) + 1
     if chapter.frontiers:
         yield from [safe(chapter.headline), ""]
+    if chapter.choice:
+        yield from [safe(chapter.choice), ""]
     for table in tables[:first]:
         yield from _table(table)
     for finding in chapter.findings if chapter.differences else ():

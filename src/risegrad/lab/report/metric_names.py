@@ -16,6 +16,8 @@ class Metric:
     """1 where higher is better, -1 where lower is, 0 where neither is"""
     meaning: str = ""
     """one line for a reader who meets the title for the first time"""
+    alone: bool = True
+    """False where the figure by itself names no best, because every smaller step improves it"""
 
 
 KNOWN = (
@@ -23,11 +25,11 @@ KNOWN = (
            "average accuracy, as the paper defines it for the domain of the record"),
     Metric("last", "Last", "last accuracy", 1, "accuracy on all tasks after the last session"),
     Metric("forgetting", "Fgt", "forgetting", -1,
-           "forgetting: points that old tasks lost until the end"),
+           "forgetting: points that old tasks lost until the end", alone=False),
     Metric("plasticity", "New", "new-task accuracy", 1,
            "new-task accuracy: on each task right after learning it"),
     Metric("backward_transfer", "BWT", "backward transfer", 1,
-           "backward transfer: what later tasks changed for earlier ones"),
+           "backward transfer: what later tasks changed for earlier ones", alone=False),
     Metric("forward_transfer", "FWT", "forward transfer", 1,
            "forward transfer: what earlier tasks changed for later ones before these were learned"),
 )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from risegrad.lab.report.experiment_tables import column, measured
+from risegrad.lab.report.experiment_tables import IDLE, column, measured
 from risegrad.lab.report.metric_names import PAPER
 from risegrad.lab.report.paper_settings import setting
 from risegrad.lab.report.paper_tables import TABLES, PaperFigure, PaperRow, PaperTable, plain_name
@@ -98,7 +98,8 @@ def _layout(
         Table(
             caption,
             "Method" if table.number != "3" else "q",
-            tuple(column(metric, title) for title in titles for metric in PAPER),
+            # Forgetting too has a best here, because the paper's own table marks one.
+            tuple(replace(column(m, title), ranked=True) for title in titles for m in PAPER),
             by_section([*_paper_lines(table, groups), *_own_lines(table, groups)]),
             ("Where a cell has two figures, the second is the paper's.", *notes),
         )
@@ -117,8 +118,9 @@ def _paper_lines(table: PaperTable, groups: Sequence[PaperGroup]) -> Iterator[tu
         for label in labels or [""]:
             cells = [c for group in groups for c in _cells(table, group, index, label, paper)]
             same = plain_name(label) in {"", plain_name(paper.label)}
-            note = "" if same else f"ours: {label}"
-            yield paper.section, Line(paper.label, tuple(cells), note)
+            note = [] if same else [f"ours: {label}"]
+            note += [IDLE] * any(cell and not cell.compared for cell in cells)
+            yield paper.section, Line(paper.label, tuple(cells), ", ".join(note))
 
 
 def _cells(
@@ -149,7 +151,9 @@ def _own_lines(table: PaperTable, groups: Sequence[PaperGroup]) -> Iterator[tupl
             shown.append(group.experiment)
             same = [row for row in rows if (row.section, row.label) == (section, label)]
             cells += _triple(same[0] if same and same[0].place is None else None, None)
-        yield section if section in sections else section or OURS_ONLY, Line(label, tuple(cells))
+        note = IDLE * any(cell and not cell.compared for cell in cells)
+        heading = section if section in sections else section or OURS_ONLY
+        yield heading, Line(label, tuple(cells), note)
 
 
 def _triple(
@@ -157,4 +161,4 @@ def _triple(
 ) -> Iterator[TableCell | None]:
     for position, metric in enumerate(PAPER):
         found = row.metric(metric.key) if row else None
-        yield measured(found, paper[position] if paper else None)
+        yield measured(found, paper[position] if paper else None, idle=bool(row and row.idle))

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from risegrad.common.intervals import Spread, spread
+from risegrad.lab.frontier.equal_forgetting import band
 from risegrad.lab.records.record import Record
-from risegrad.lab.report.experiment_tables import column, measured, query_sweep
+from risegrad.lab.report.experiment_tables import PERCENT, column, measured, query_sweep
 from risegrad.lab.report.metric_names import PAPER, Metric, metric
+from risegrad.lab.report.report_frontier import SectionFrontier
 from risegrad.lab.report.report_methods import Method, query_count, sweeps
 from risegrad.lab.report.report_text import spread_text
 from risegrad.lab.report.result_rows import ReportedExperiment, ResultRow
-from risegrad.lab.report.row_points import learned_nothing
-from risegrad.pages.charts.frontier_chart import BETTER, FrontierPoint, frontier
+from risegrad.pages.charts.frontier_chart import BETTER, FrontierBand, FrontierPoint, frontier
 from risegrad.pages.charts.stream_chart import StreamPoint, stream
 from risegrad.pages.charts.sweep_chart import SweepPoint, sweep
 from risegrad.pages.page_blocks import ChartFigure
@@ -22,28 +23,38 @@ from risegrad.pages.palette import Palette
 
 FORGETTING, PLASTICITY = metric("forgetting"), metric("plasticity")
 DEVIATION = "Thin lines: one standard deviation over seeds, where there are several."
+BAND = f" Shaded: the {PERCENT} interval over seeds along each curve."
 Curve = list[tuple[int, Spread]]
 """Sessions counted from 1, and what was measured after each."""
 
 
 def frontier_figure(
-    experiment: ReportedExperiment, methods: Sequence[Method], palette: Palette
+    experiment: ReportedExperiment,
+    methods: Sequence[Method],
+    palette: Palette,
+    found: Sequence[SectionFrontier] = (),
 ) -> ChartFigure | None:
-    """The main picture: what each method learns and forgets."""
+    """The main picture: what each method learns and forgets, with bands where curves were read."""
     points = [p for method in methods for row in method.rows if (p := _point(method, row))]
     if not points:
         return None
     swept = any(len(method.rows) > 1 for method in methods)
     curves = " A line joins the settings of one method, in their order." if swept else ""
-    count = plural(len({p.method for p in points}), "method")
+    count, bands = plural(len({p.method for p in points}), "method"), list(_bands(found))
     return ChartFigure(
         f"{experiment.name}-frontier",
         "Forgetting against learning",
         f"Forgetting against accuracy on new tasks for {count}. {BETTER}",
-        frontier(points, palette),
+        frontier(points, palette, bands),
         _frontier_table(methods),
-        f"{BETTER}{curves} {DEVIATION} A click on a name shows it alone.",
+        f"{BETTER}{curves} {DEVIATION}{BAND if bands else ''} A click on a name shows it alone.",
     )
+
+
+def _bands(found: Sequence[SectionFrontier]) -> Iterator[FrontierBand]:
+    for one in found:
+        for name, curve in one.found.curves.items():
+            yield from (FrontierBand(name, at.learned, at.low, at.high) for at in band(curve))
 
 
 def _point(method: Method, row: ResultRow) -> FrontierPoint | None:
@@ -53,7 +64,7 @@ def _point(method: Method, row: ResultRow) -> FrontierPoint | None:
     tip = f"{row.label}: learned {spread_text(learned)} %, forgot {spread_text(forgotten)} points"
     return FrontierPoint(
         method.name, learned.mean, forgotten.mean, tip, method.setting(row),
-        learned.sd, forgotten.sd, learned_nothing(row),
+        learned.sd, forgotten.sd, row.idle,
     )  # fmt: skip
 
 

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 
 from risegrad.common.intervals import CONFIDENCE
 from risegrad.lab.report.experiment_tables import PERCENT
-from risegrad.lab.report.paired_differences import BETTER, OPEN, UNKNOWN, WORSE, Difference
+from risegrad.lab.report.paired_differences import (
+    BETTER,
+    IDLE,
+    OPEN,
+    TRADE,
+    UNKNOWN,
+    WORSE,
+    Difference,
+)
 from risegrad.lab.report.report_text import interval_text
 from risegrad.lab.report.result_rows import ReportedExperiment
 from risegrad.pages.page_text import plural, signed
@@ -16,8 +24,12 @@ HEADINGS = {
     BETTER: f"Better than the baseline: the {PERCENT} interval excludes zero",
     WORSE: f"Worse than the baseline: the {PERCENT} interval excludes zero",
     OPEN: f"Not clearly different from the baseline: the {PERCENT} interval includes zero",
+    TRADE: "Forgets less and learns less, or more of both: neither better nor worse",
     UNKNOWN: "No interval: fewer than two seeds in common",
+    IDLE: "Not judged: a model in it learned nothing beyond the untrained one",
 }
+ALWAYS = (BETTER, WORSE, OPEN)
+"""Verdicts that are named also where no row has them."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +42,11 @@ class Finding:
 
 
 def findings(found: Sequence[Difference]) -> list[Finding]:
-    """Every verdict, also one without a case; only the missing intervals go unsaid if none is."""
+    """Every verdict, also one without a case; what is missing goes unsaid if nothing is."""
     result = []
     for verdict, heading in HEADINGS.items():
         sentences = tuple(_sentences([d for d in found if d.verdict == verdict]))
-        if sentences or verdict != UNKNOWN:
+        if sentences or verdict in ALWAYS:
             result.append(Finding(verdict, heading, sentences))
     return result
 
@@ -60,6 +72,7 @@ _COUNTED = {
     WORSE: "worse",
     OPEN: "not clearly different",
     UNKNOWN: "with too few seeds to say",
+    IDLE: "not judged, having learned nothing",
 }
 
 
@@ -72,7 +85,7 @@ def caveat(experiment: ReportedExperiment, found: Sequence[Difference]) -> str:
         for row in experiment.rows
         if not row.baseline and experiment.baseline_of(row) is None
     ]
-    intervals = sum(d.verdict != UNKNOWN for d in found)
+    intervals = sum(d.verdict in (*ALWAYS, TRADE) for d in found)
     parts = [_chance(intervals)] if intervals else []
     if alone:
         parts.append(

@@ -57,7 +57,9 @@ def frontiers(methods: Sequence[Method]) -> list[SectionFrontier]:
 
 
 def _frontier(section: str, methods: Sequence[Method]) -> SectionFrontier | None:
-    runs = [point for m in methods for row in m.rows for point in points(m.name, row)]
+    runs = [
+        point for m in methods for row in m.rows for point in points(m.name, row.label, row.runs)
+    ]
     known = {point.method for point in runs}
     marked = [m for m in methods if any(row.baseline for row in m.rows) and m.name in known]
     if not any(len(m.rows) > 1 for m in marked):
@@ -91,20 +93,22 @@ def equal_table(name: str, found: Sequence[SectionFrontier]) -> Table | None:
 
 def _line(found: EqualLearning) -> Line:
     cells = (
-        _level(found.level),
-        _level(found.forgotten.mean if found.forgotten else None),
-        _level(found.of_reference.mean if found.of_reference else None),
-        _difference(found.difference, SIGNS.get(found.verdict, "")),
+        level_cell(found.level),
+        level_cell(found.forgotten.mean if found.forgotten else None),
+        level_cell(found.of_reference.mean if found.of_reference else None),
+        difference_cell(found.difference, SIGNS.get(found.verdict, "")),
         TableCell(VERDICTS[found.verdict]),
     )
-    return Line(found.method, cells, compared=False)
+    return Line(found.method, cells)
 
 
-def _level(value: float | None) -> TableCell | None:
+def level_cell(value: float | None) -> TableCell | None:
+    """A number, where there is one."""
     return None if value is None else TableCell(number(value), order=value)
 
 
-def _difference(found: Interval | None, verdict: str) -> TableCell | None:
+def difference_cell(found: Interval | None, verdict: str) -> TableCell | None:
+    """A paired difference with its interval."""
     if found is None:
         return None
     return TableCell(signed(found.mean), interval_text(found), order=found.mean, verdict=verdict)

@@ -14,6 +14,10 @@ def numbers(report: Report) -> dict[str, Any]:
     """The report as plain data."""
     return {
         "experiments": [_chapter(chapter) for chapter in report.chapters],
+        "saved": [
+            {"kind": saved.kind, "file": saved.path.name, "finding": saved.finding}
+            for saved in report.saved
+        ],
         "left_out": list(report.left_out),
         "remarks": list(report.remarks),
     }

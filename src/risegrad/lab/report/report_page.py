@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
-from risegrad.lab.experiments.experiment_library import titles
+from risegrad.lab.experiments.experiment_library import LibraryEntry, library
 from risegrad.lab.report.accuracy_matrices import matrix_figure
 from risegrad.lab.report.metric_names import KNOWN
 from risegrad.lab.report.report_figures import frontier_figure, stream_figure, sweep_figures
@@ -39,8 +40,9 @@ GLOSSARY = (
     *((m.title, m.meaning) for m in KNOWN),
     *RULES.items(),
     ("±", "sample standard deviation over seeds"),
-    ("bold", "the best mean of a column; underlined: the second"),
-)
+    ("bold", "the best mean of a column; underlined: the second. Not of forgetting alone, which "
+             "every smaller step lowers"),
+)  # fmt: skip
 
 
 def page(report: Report) -> str:
@@ -61,9 +63,12 @@ def report_page(report: Report) -> Page:
             *(_first(chapter, found, palette, alone) for chapter, found in chapters),
             *_paper(report),
             *(_details(chapter, found, palette) for chapter, found in chapters),
-            _runs(report),
+            *(part for saved in report.saved for part in saved.titled()),
+            *_runs(report),
         ),
-        "" if alone else f"{plural(len(chapters), 'experiment')}, {plural(runs, 'run')}",
+        ""
+        if alone or not chapters
+        else f"{plural(len(chapters), 'experiment')}, {plural(runs, 'run')}",
         tuple(_warnings(report)),
         GLOSSARY,
         numbers(report),
@@ -72,23 +77,30 @@ def report_page(report: Report) -> Page:
 
 def _title(chapter: Chapter) -> str:
     """The title of an experiment that comes with the package, else its name."""
-    return titles().get(chapter.experiment.name) or chapter.experiment.name
+    return _known(chapter).title or chapter.experiment.name
+
+
+def _known(chapter: Chapter) -> LibraryEntry:
+    """What the package knows of the experiment; of one's own it knows nothing."""
+    return library().get(chapter.experiment.name) or LibraryEntry(Path(), "")
 
 
 def _first(chapter: Chapter, found: list[Method], palette: Palette, alone: bool) -> Part:
     """What a reader sees first: a sentence, the figure, the methods at equal learning."""
-    figure = frontier_figure(chapter.experiment, found, palette)
+    figure = frontier_figure(chapter.experiment, found, palette, chapter.frontiers)
     blocks: list[Block | None] = [
         figure,
         _spelled(chapter),
+        Paragraph(chapter.choice, "note") if chapter.choice else None,
         chapter.equal,
-        chapter.results,
+        # Rows of a sweep are compared above, at equal learning; each by itself is a detail.
+        None if chapter.equal else chapter.results,
         Paragraph(summary_line(chapter.experiment), "note"),
     ]
     return Part(
         "" if alone else _title(chapter),
         tuple(block for block in blocks if block),
-        QUESTION,
+        _known(chapter).question or QUESTION,
         chapter.headline,
     )
 
@@ -109,7 +121,12 @@ def _paper(report: Report) -> Iterator[Part]:
 
 
 def _details(chapter: Chapter, found: list[Method], palette: Palette) -> Part:
+    every = (chapter.results,) if chapter.equal else ()
     folds = [
+        Fold("At equal forgetting, and each method at its best",
+             (chapter.other_ways,) if chapter.other_ways else ()),
+        Fold("Every setting by itself", every),
+        Fold("The choice on validation data", (chapter.chosen,) if chapter.chosen else ()),
         Fold("Compared with the baseline, metric by metric", tuple(_compared(chapter))),
         Fold("Accuracy over the stream and over the number of queries",
              tuple(_more_figures(chapter, found, palette))),
@@ -147,11 +164,13 @@ def _matrices(chapter: Chapter) -> Iterator[Block]:
             yield figure
 
 
-def _runs(report: Report) -> Part:
+def _runs(report: Report) -> Iterator[Part]:
+    if not report.chapters:
+        return
     said = tuple(notes(report.experiments))
     table = Fold("Every run with its seed, time and commit", (run_table(report.experiments),))
     noted = (Fold("Notes of the runs", (ItemList("Notes of the runs", said),)),) if said else ()
-    return Part("Runs", (table, *noted))
+    yield Part("Runs", (table, *noted))
 
 
 def _warnings(report: Report) -> Iterator[ItemList]:

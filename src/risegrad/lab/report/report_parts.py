@@ -16,12 +16,15 @@ from risegrad.lab.report.experiment_tables import (
 )
 from risegrad.lab.report.paired_differences import Difference, differences
 from risegrad.lab.report.paper_layout import paper_layouts
+from risegrad.lab.report.report_choice import choice_sentence, choice_table
 from risegrad.lab.report.report_findings import Finding, caveat, findings, headline
 from risegrad.lab.report.report_frontier import SectionFrontier, equal_table, frontiers
 from risegrad.lab.report.report_frontier import headline as equal_headline
 from risegrad.lab.report.report_methods import Method, sweeps
 from risegrad.lab.report.report_methods import methods as methods_of
+from risegrad.lab.report.report_other_ways import other_ways_table
 from risegrad.lab.report.result_rows import ReportedExperiment, gather
+from risegrad.lab.report.saved_results import SavedResult
 from risegrad.lab.report.side_scores import score_table
 from risegrad.pages.page_tables import Table
 
@@ -42,7 +45,13 @@ class Chapter:
     """where methods were swept"""
     equal: Table | None
     """the methods at equal learning"""
+    other_ways: Table | None
+    """the same curves at equal forgetting, and each method at its best"""
     results: Table
+    choice: str
+    """which settings were chosen on validation data, in a sentence; empty where none were"""
+    chosen: Table | None
+    """the figures that decided"""
     scores: Table | None
     """all scores side by side, where there are several"""
     differences: tuple[Difference, ...]
@@ -61,8 +70,9 @@ class Chapter:
 
     def tables(self) -> list[Table]:
         """All of them, in the order of the page."""
-        given = (self.equal, self.results, self.scores, self.compared, self.costs, *self.more)
-        return [table for table in given if table]
+        first = (self.equal, self.results, self.other_ways, self.chosen)
+        more = (self.scores, self.compared, self.costs, *self.more)
+        return [table for table in (*first, *more) if table]
 
 
 @dataclass(frozen=True)
@@ -75,6 +85,8 @@ class Report:
     """files that could not be used, with the reason"""
     remarks: tuple[str, ...]
     """what a reader should know of how runs became rows"""
+    saved: tuple[SavedResult, ...] = ()
+    """diagnoses and local validations"""
 
     @property
     def experiments(self) -> list[ReportedExperiment]:
@@ -83,7 +95,10 @@ class Report:
 
 
 def build(
-    records: Iterable[Record], problems: Sequence[RecordError] = (), baseline: str | None = None
+    records: Iterable[Record],
+    problems: Sequence[RecordError] = (),
+    baseline: str | None = None,
+    saved: Sequence[SavedResult] = (),
 ) -> Report:
     """From records to a report; ``problems`` are the files that could not be read."""
     experiments, remarks = gather(records, baseline)
@@ -92,6 +107,7 @@ def build(
         tuple(paper_layouts(experiments)),
         tuple(str(problem) for problem in problems),
         tuple(remarks),
+        tuple(saved),
     )
 
 
@@ -108,7 +124,10 @@ def _chapter(experiment: ReportedExperiment) -> Chapter:
         methods,
         swept,
         equal_table(experiment.name, swept),
+        other_ways_table(experiment.name, swept),
         results(experiment),
+        choice_sentence(experiment),
+        choice_table(experiment),
         score_table(experiment),
         found,
         tuple(findings(found)),

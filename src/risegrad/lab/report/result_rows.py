@@ -7,14 +7,17 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from risegrad.common.intervals import Spread, spread
 from risegrad.common.run_inputs import essential, words
 from risegrad.common.settings import flat
+from risegrad.lab.experiments.selection import Choice, choices
 from risegrad.lab.records.record import Record
 from risegrad.lab.report.paper_settings import departures
 from risegrad.lab.report.paper_tables import TABLES, PaperFigure, PaperPlace, find
+from risegrad.lab.report.row_points import learned_nothing
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +37,11 @@ class ResultRow:
     def figures(self) -> tuple[PaperFigure, ...]:
         """The paper's, where its setting is that of the row; else nothing."""
         return self.place.figures if self.place and not self.apart else ()
+
+    @cached_property
+    def idle(self) -> bool:
+        """Whether it learned nothing: what it keeps then says nothing, and is never the best."""
+        return learned_nothing(self.runs)
 
     def by_seed(self, value: Callable[[Record], float | None]) -> dict[int, float]:
         """``value`` of each run that has one, by seed."""
@@ -55,6 +63,8 @@ class ReportedExperiment:
 
     name: str
     rows: tuple[ResultRow, ...]
+    choices: tuple[Choice, ...] = ()
+    """where settings were chosen on validation data: what was chosen"""
 
     def baseline_of(self, row: ResultRow) -> ResultRow | None:
         """The baseline of the row's own section, or the only one that there is."""
@@ -82,18 +92,42 @@ def gather(
     ``baseline`` is the label of the row to compare with, instead of those that the records mark.
     """
     warnings: list[str] = []
-    named: dict[str, dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
+    named: dict[str, list[Record]] = defaultdict(list)
     for record in records:
-        named[record.experiment][record.row.label].append(record)
+        named[record.experiment].append(record)
     experiments = []
     for name in sorted(named, key=_natural):
+        chosen = tuple(choices(named[name]))
+        labelled: dict[str, list[Record]] = defaultdict(list)
+        for record in _reported(name, named[name], chosen, warnings):
+            labelled[record.row.label].append(record)
         rows = [
-            row for label, runs in named[name].items() for row in _rows(name, label, runs, warnings)
+            row for label, runs in labelled.items() for row in _rows(name, label, runs, warnings)
         ]
         rows = _marked(name, rows, baseline, warnings)
         warnings += _different_inputs(name, rows)
-        experiments.append(ReportedExperiment(name, tuple(sorted(rows, key=_order))))
+        experiments.append(ReportedExperiment(name, tuple(sorted(rows, key=_order)), chosen))
     return experiments, warnings
+
+
+def _reported(
+    name: str, records: Sequence[Record], chosen: Sequence[Choice], warnings: list[str]
+) -> list[Record]:
+    """What is a result: no run that only decided, and none at a setting that is not chosen now."""
+    settings = {(choice.section, choice.method): choice.setting for choice in chosen}
+    tested = [record for record in records if not record.row.decides]
+    if not tested:
+        warnings.append(f"{name}: all runs are on validation data, none on test data yet")
+        return list(records)
+    kept = []
+    for record in tested:
+        row = record.row
+        now = settings.get((row.section, row.method)) if row.chosen_by else None
+        if now in (None, row.swept):
+            kept.append(record)
+        else:
+            warnings.append(f"{record.path}: left out, because {now} is chosen now")
+    return kept
 
 
 def _rows(

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 from risegrad.lab.frontier.frontier_curves import RunPoint, SweepSetting
 from risegrad.lab.records.record import Record
-from risegrad.lab.report.result_rows import ResultRow
 
 
-def points(method: str, row: ResultRow) -> Iterator[RunPoint]:
-    """One point for every run that has both measures."""
-    found = (run_point(method, row.label, run) for run in row.runs)
+def points(method: str, label: str, runs: Sequence[Record]) -> Iterator[RunPoint]:
+    """One point for every run of a row that has both measures."""
+    found = (run_point(method, label, run) for run in runs)
     return (point for point in found if point)
 
 
@@ -27,10 +26,10 @@ def run_point(method: str, setting: str, run: Record) -> RunPoint | None:
     return RunPoint(method, setting, run.seed, learned, forgotten, end or 0.0, start(run))
 
 
-def learned_nothing(row: ResultRow) -> bool:
-    """Whether its runs learned no more than a model that was not trained, as far as is known."""
-    runs = {point.seed: point for point in points("", row)}
-    return bool(runs) and not SweepSetting("", row.label, runs).learned_something
+def learned_nothing(runs: Sequence[Record]) -> bool:
+    """Whether these learned no more than a model that was not trained, as far as is known."""
+    found = {point.seed: point for point in points("", "", runs)}
+    return bool(found) and not SweepSetting("", "", found).learned_something
 
 
 def start(run: Record) -> float | None:

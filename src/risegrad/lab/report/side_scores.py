@@ -44,7 +44,8 @@ def _columns(score: str, ahead: bool) -> list[Column]:
 
 def _cells(row: ResultRow, score: str, ahead: bool) -> list[TableCell | None]:
     zero = measured(row.spread(lambda run: _mean_before(run, score)))
-    return [zero] * ahead + [measured(row.spread(_of(metric, score))) for metric in PAPER]
+    found = [measured(row.spread(_of(metric, score)), idle=row.idle) for metric in PAPER]
+    return [zero] * ahead + found
 
 
 def _mean_before(run: Record, score: str) -> float | None:

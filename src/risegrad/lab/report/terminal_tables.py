@@ -15,12 +15,16 @@ WIDEST = 40
 
 def plain(report: Report) -> str:
     """The report for a terminal."""
-    return "\n".join(line for chapter in report.chapters for line in _chapter(chapter))
+    lines = [line for chapter in report.chapters for line in _chapter(chapter)]
+    lines += [visible(f"{saved.title}: {saved.finding}") for saved in report.saved]
+    return "\n".join(lines)
 
 
 def _chapter(chapter: Chapter) -> Iterator[str]:
     yield visible(chapter.results.caption)
     yield from plain_table(chapter.results)
+    if chapter.choice:
+        yield visible(chapter.choice)
     for finding in chapter.findings if chapter.differences else ():
         yield visible(f"{finding.heading}:")
         yield from (f"  {visible(sentence)}" for sentence in finding.sentences or ("none",))

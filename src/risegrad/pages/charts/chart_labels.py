@@ -11,7 +11,8 @@ import altair as alt
 from risegrad.pages.charts.chart_axes import HEIGHT, WIDTH, AnyChart
 
 LAYER = "labels"
-"""The page leaves out the layer of this name where the screen is narrow: the legend is enough."""
+NARROW = 300
+"""Pixels of a plot on a phone, for which labels have places of their own."""
 CHARACTER, LINE, GAP = 6.6, 15.0, 9.0
 LONGEST = 34
 
@@ -47,46 +48,50 @@ SIDES = (
     LabelPlace("right", -GAP + 2, -GAP + 1), LabelPlace("right", -GAP + 2, GAP + 8),
     LabelPlace("left", GAP, 4), LabelPlace("right", -GAP, 4),
     LabelPlace("center", 0, -GAP), LabelPlace("center", 0, GAP + 9),
+    LabelPlace("right", GAP, -GAP - 6), LabelPlace("left", -GAP, GAP + 16),
 )  # fmt: skip
-_ALL = _Box(0, -8, WIDTH - 30, HEIGHT)
 
 
 def places(
-    wanted: Sequence[tuple[str, float, float]], others: Sequence[tuple[float, float]]
+    wanted: Sequence[tuple[str, float, float]],
+    others: Sequence[tuple[float, float]],
+    width: float = WIDTH,
 ) -> list[LabelPlace | None]:
     """For each (name, x, y) a side on which it covers neither a point nor a name; None if none is.
 
-    ``x`` and ``y`` are parts of the plot's width and height, ``y`` upward; ``others`` are points
-    that have no name.
+    ``x`` and ``y`` are parts of the plot's ``width`` and height, ``y`` upward; ``others`` are
+    points that have no name.
     """
-    points = [_point(x, y) for _, x, y in wanted] + [_point(x, y) for x, y in others]
+    plot = _Box(0, -8, width - 30 * (width == WIDTH), HEIGHT)
+    points = [_point(x, y, plot) for _, x, y in wanted] + [_point(x, y, plot) for x, y in others]
     taken: list[_Box] = []
     found: list[LabelPlace | None] = []
     for name, x, y in wanted:
-        mine = _point(x, y)
+        mine = _point(x, y, plot)
         busy = [box for box in points if box != mine] + taken
-        place = next((side for side in SIDES if _free(_label(name, x, y, side), busy)), None)
+        boxes = ((side, _label(name, x, y, side, plot)) for side in SIDES)
+        place, box = next((one for one in boxes if _free(one[1], busy, plot)), (None, None))
         found.append(place)
-        if place:
-            taken.append(_label(name, x, y, place))
+        if box:
+            taken.append(box)
     return found
 
 
-def _free(box: _Box, busy: Sequence[_Box]) -> bool:
-    inside = box.left >= _ALL.left and box.right <= _ALL.right
-    inside = inside and box.top >= _ALL.top and box.bottom <= _ALL.bottom
+def _free(box: _Box, busy: Sequence[_Box], plot: _Box) -> bool:
+    inside = box.left >= plot.left and box.right <= plot.right
+    inside = inside and box.top >= plot.top and box.bottom <= plot.bottom
     return inside and not any(box.meets(other) for other in busy)
 
 
-def _point(x: float, y: float) -> _Box:
-    left, top = x * _ALL.right, (1 - y) * HEIGHT
+def _point(x: float, y: float, plot: _Box) -> _Box:
+    left, top = x * plot.right, (1 - y) * HEIGHT
     return _Box(left - 6, top - 6, left + 6, top + 6)
 
 
-def _label(name: str, x: float, y: float, side: LabelPlace) -> _Box:
+def _label(name: str, x: float, y: float, side: LabelPlace, plot: _Box) -> _Box:
     width = CHARACTER * min(len(name), LONGEST)
     start = {"left": 0.0, "right": -width, "center": -width / 2}[side.align]
-    left, bottom = x * _ALL.right + side.dx + start, (1 - y) * HEIGHT + side.dy + 2
+    left, bottom = x * plot.right + side.dx + start, (1 - y) * HEIGHT + side.dy + 2
     return _Box(left, bottom - LINE, left + width, bottom)
 
 
@@ -108,6 +113,7 @@ def label_layer(x: alt.X, y: alt.Y) -> AnyChart:
 
     mark: dict[str, Any] = {key: of(key) for key in ("align", "dx", "dy")}
     base = alt.Chart(alt.NamedData(name=LAYER)).encode(x=x, y=y, text=alt.Text("name:N"))
+    base = base.transform_filter(f"datum.narrow === (width < {1.5 * NARROW})")
     texts = (
         base.mark_text(
             baseline="alphabetic", aria=False, style=style, fontWeight=of("weight"), **mark

@@ -27,7 +27,7 @@ from risegrad.pages.charts.chart_axes import (
     upward,
     with_data,
 )
-from risegrad.pages.charts.chart_labels import label_layer, label_row, places
+from risegrad.pages.charts.chart_labels import NARROW, label_layer, label_row, places
 from risegrad.pages.palette import Palette
 
 LEARNED = "Learned: new-task accuracy (%), higher is better →"
@@ -53,9 +53,21 @@ class FrontierPoint:
     """whether the model learned nothing: shown pale, because what it keeps says nothing"""
 
 
+@dataclass(frozen=True)
+class FrontierBand:
+    """The interval around a method's curve at one amount of learning."""
+
+    method: str
+    learned: float
+    low: float
+    high: float
+
+
 @debug_mode(False)  # checked by the tests
-def frontier(points: Sequence[FrontierPoint], palette: Palette) -> AnyChart:
-    """``points`` of one method come together, in the order of its sweep."""
+def frontier(
+    points: Sequence[FrontierPoint], palette: Palette, bands: Sequence[FrontierBand] = ()
+) -> AnyChart:
+    """``points`` of one method come together, in the order of its sweep; so do its ``bands``."""
     x_ends = domain(_reach(points, "learned"), 0, 100)
     # A deviation that reaches below zero is cut there: no axis for what nobody measured.
     least = 0.0 if all(p.forgotten >= 0 for p in points) else -100.0
@@ -69,6 +81,7 @@ def frontier(points: Sequence[FrontierPoint], palette: Palette) -> AnyChart:
     )
     bars = base.mark_rule(strokeWidth=1.4, aria=False)
     chart = alt.layer(
+        *([_band_layer(x, y_ends, colour)] if bands else []),
         base.mark_line(strokeWidth=2, aria=False).encode(
             x, y, colour, emphasis(0.75, 0.08), alt.Order("order:Q")),
         bars.encode(alt.X("left:Q", scale=linear(x_ends)), y, colour,
@@ -79,7 +92,23 @@ def frontier(points: Sequence[FrontierPoint], palette: Palette) -> AnyChart:
         label_layer(x, y),
     ).properties(width=WIDTH, height=HEIGHT)  # fmt: skip
     rows, labels = _rows(points, x_ends, y_ends), _labels(points, x_ends, y_ends)
-    return with_data(chart, rows=rows, labels=labels)
+    more = {"bands": _band_rows(bands, y_ends)} if bands else {}
+    return with_data(chart, rows=rows, labels=labels, **more)
+
+
+def _band_layer(x: alt.X, y_ends: Sequence[float], colour: alt.Color) -> Any:
+    """Pale, because several lie over each other; a picked one alone is clear."""
+    base = alt.Chart(alt.NamedData(name="bands"))
+    low = alt.Y("low:Q", scale=linear(y_ends), axis=upward(FORGOTTEN))
+    return base.mark_area(aria=False).encode(x, low, alt.Y2("high:Q"), colour, emphasis(0.1, 0.0))
+
+
+def _band_rows(bands: Sequence[FrontierBand], y_ends: Sequence[float]) -> Iterator[dict[str, Any]]:
+    """Cut where the axis ends, and left out where it would fill the axis: that says nothing."""
+    for place in bands:
+        low, high = max(place.low, y_ends[0]), min(place.high, y_ends[1])
+        if low <= high and high - low < y_ends[1] - y_ends[0]:
+            yield {"method": place.method, "x": place.learned, "low": low, "high": high}
 
 
 def _from_zero(values: list[float]) -> list[float]:
@@ -120,11 +149,16 @@ def _labels(
     def at(p: FrontierPoint) -> tuple[float, float]:
         return _part(p.learned, x_ends), _part(p.forgotten, y_ends)
 
-    found = places([(name, *at(p)) for p, name in wanted], [at(p) for p in left])
-    for (p, name), side in zip(wanted, found, strict=True):
-        if side and name:
-            weight = 600 if name == p.method else 400
-            yield label_row(name, p.learned, p.forgotten, side, weight)
+    # On a phone there is room for the names of methods at most.
+    phone = (first, [p for p, _ in rest], NARROW)
+    for names, others, width in ((wanted, left, WIDTH), phone):
+        found = places([(name, *at(p)) for p, name in names], [at(p) for p in others], width)
+        for (p, name), side in zip(names, found, strict=True):
+            if side and name:
+                row = label_row(
+                    name, p.learned, p.forgotten, side, 600 if name == p.method else 400
+                )
+                yield row | {"narrow": width == NARROW}
 
 
 def _part(value: float, within: Sequence[float]) -> float:

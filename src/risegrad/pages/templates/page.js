@@ -67,7 +67,6 @@ function fitted(spec, width, scale) {
   found.width = width;
   found.height = Math.round(found.height * Math.min(scale, 1.5));
   found.autosize = { type: "fit-x", contains: "padding" };
-  if (width < 560) found.layer = found.layer.filter((layer) => layer.name !== "labels");
   return found;
 }
 
