@@ -34,7 +34,8 @@ def save_digits(folder: Path, name: str, degrees: float) -> Path:
 
 def spent(found: FoundFrontier) -> float:
     """Seconds of training and scoring in all records."""
-    return sum(sum(r.run.train_seconds) + sum(r.run.score_seconds) for r in found.records)
+    parts = [(*r.run.train_seconds, *r.run.score_seconds) for r in found.records]
+    return sum(seconds or 0.0 for part in parts for seconds in part)
 
 
 def run() -> Iterator[Ratio]:

@@ -273,7 +273,11 @@ CORE_ONLY = {
     ],
     "report": [(["report", "."], 1, "no record could be read")],
     "frontier": [
-        (["frontier", "mlp"], 2, 'altair is needed for rise frontier: pip install "risegr')
+        (
+            ["frontier", "mlp", "--keep", "a.npz", "--new", "b.npz"],
+            2,
+            "altair is needed for rise frontier",
+        )
     ],
     "calibrate": [(["calibrate", "--model", "vit_tiny_patch16_224"], 2, 'pip install "risegrad[')],
     "diagnose": [(["diagnose", "FILE"], 1, 'pip install "risegrad[')],

@@ -1,9 +1,7 @@
 """Scores between start and end of training, against weights that are set by hand."""
 
-import pytest
 import torch
 
-from continual.language.tiny_text import config as text_config
 from continual.test_known import domains
 from continual.test_resume import KilledHere, dying_after, without_seconds
 from risegrad.continual.devices import Devices
@@ -12,7 +10,7 @@ from risegrad.continual.session import silent
 from risegrad.continual.stream_learning import Learner
 from risegrad.continual.vision.vision_run import make_host
 
-SHARES = [0.0, 0.3, 1.0]
+SHARES = [0.0, 0.3, 0.9]
 
 
 def test_points_on_the_line_by_hand():
@@ -30,7 +28,6 @@ def test_points_on_the_line_by_hand():
         scores = [(s.hits, s.total) for s in host.score(range(4))["accuracy"]]
         assert point["scores"]["accuracy"] == scores
     assert history.line[0]["scores"] == history.before
-    assert history.line[-1]["scores"] == history.scores[-1]
 
 
 def test_the_rest_of_the_result_is_as_without(tmp_path):
@@ -52,9 +49,3 @@ def test_killed_anywhere_the_line_is_the_same(tmp_path):
             stops += 1
     assert stops > 1
     assert without_seconds(found) == without_seconds(expected)
-
-
-def test_a_host_with_new_weights_in_every_session_is_refused(data, weights, tmp_path):
-    plain = text_config(data, weights, host={"name": "inc-lora"}, loop={"interpolate": [0.5]})
-    with pytest.raises(ValueError, match=r"loop\.interpolate needs a host .*got 'inc-lora'"):
-        perform(read_config(plain), tmp_path, silent)

@@ -233,7 +233,8 @@ def test_what_may_be_absent_is_what_the_table_calls_optional(tmp_path: Path) -> 
         content = json.loads(json.dumps(full))
         inner = content
         for key in keys[:-1]:
-            inner = inner[int(key) if key.isdigit() else key] if inner else {}
+            found = inner[int(key)] if key.isdigit() and inner else {}
+            inner = inner.get(key, {}) if isinstance(inner, dict) else found
         if not isinstance(inner, dict) or keys[-1] not in inner:
             continue
         del inner[keys[-1]]

@@ -17,6 +17,7 @@ from risegrad.continual.session import ParameterGroup, Ref, Session
 from risegrad.continual.stream import Stream, Task
 from risegrad.continual.training_budget import TrainingBudget
 from risegrad.continual.update_rules import Rule
+from risegrad.curvature.operators.batch_forms import choose_predict
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class OwnItems:
 
     tasks: tuple[Sequence[Any], ...]
     at_hand: ClassVar[bool] = True
+    largest: ClassVar[int] = 1
 
     def fetch(self, refs: Sequence[Ref], epoch: int) -> OwnBatch:
         """The batch that is asked for."""
@@ -92,11 +94,17 @@ class OwnHost(Host):
             module=self.model,
             items=OwnItems((problem.keep, problem.new)),
             loss=lambda batch, every: problem.loss(self.model, batch.content),
+            predictions=lambda batch: self._predictions(batch.content),
             linears={f"model.{n}.weight": m for n, m in layers if isinstance(m, nn.Linear)},
         )
 
     def finish(self, task: int) -> None:
         """Nothing to do."""
+
+    def _predictions(self, content: Any) -> Tensor:
+        if self.problem.predict is not None:
+            return self.problem.predict(self.model, content)
+        return choose_predict(self.model, content, nn.CrossEntropyLoss())(self.model, content)[0]
 
     def score(self, tasks: Sequence[int]) -> dict[str, list[Score]]:
         self.model.eval()

@@ -33,6 +33,9 @@ class OwnProblem:
     """The mean loss of a batch."""
     score: Callable[[nn.Module, Any], tuple[int, int]]
     """Right answers in a batch, and how many there are."""
+    predict: Callable[[nn.Module, Any], Tensor] | None = None
+    """A row of scores for each prediction in a batch, for a memory; None reads pairs of inputs and
+    targets, and mappings with ``labels`` as transformers has them."""
     keep_test: Sequence[Any] = ()
     """Batches to score what is kept; empty: ``keep`` itself."""
     new_test: Sequence[Any] = ()

@@ -14,6 +14,7 @@ from risegrad.continual import metrics, run_pace
 from risegrad.continual.devices import Devices
 from risegrad.continual.own_host import OwnHost
 from risegrad.continual.own_problem import GIVEN, made, maker
+from risegrad.continual.run_memory import MemorySettings
 from risegrad.continual.run_needs import Known, complaint
 from risegrad.continual.run_results import result
 from risegrad.continual.runs import read_run
@@ -48,6 +49,7 @@ class OwnRun:
     """Of all parameters that are trained."""
     head: TrainingBudget = field(default_factory=TrainingBudget)
     """Not used."""
+    memory: MemorySettings = field(default_factory=MemorySettings)
     loop: Loop = field(default_factory=lambda: Loop(batch=1))
     """A step takes one of the function's own batches: ``loop.batch`` is 1."""
     additions: tuple[Any, ...] = ()

@@ -132,8 +132,9 @@ class RunMemory(Addition):
                 return reading(kind(**batch))
 
         def batches() -> Iterator[dict[str, Tensor]]:
-            for start in range(0, len(chosen), BATCH):
-                part = session.items.fetch(chosen[start : start + BATCH], session.epochs)
+            size = getattr(session.items, "largest", BATCH)
+            for start in range(0, len(chosen), size):
+                part = session.items.fetch(chosen[start : start + size], session.epochs)
                 yield dict(vars(part.to(devices.device)))
 
         layers = layers_of(session)

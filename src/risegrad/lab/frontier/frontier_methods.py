@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from risegrad.common.checks import check_choice
-from risegrad.continual.update_rules import RULES
 
 SHARES = (0.25, 0.5, 0.75)
 """How far from the start to the trained weights interpolation looks."""
@@ -42,11 +41,6 @@ class FrontierMethod:
     of: str = ""
     """the method from whose runs it is read, where it has none of its own"""
 
-    @property
-    def there(self) -> bool:
-        """Whether this version of the package has its rule."""
-        return self.rule["name"] in RULES
-
     def rates_for(self, lora: bool, scale: float) -> tuple[float, ...]:
         """The rates for LoRA or a whole network, in round numbers."""
         given = (self.lora_rates if lora else ()) or self.rates
@@ -64,7 +58,7 @@ class FrontierMethod:
 ADAMW = "optimizer = torch.optim.AdamW(model.parameters(), lr={lr}, weight_decay=0.0)"
 SGD = "optimizer = torch.optim.SGD(model.parameters(), lr={lr}, momentum={momentum})"
 ATTACH = "risegrad.attach(optimizer, {shaper}, params=model.named_parameters(){on})"
-REMEMBER = "memory = risegrad.remember(model, keep_batches, examples=64)"
+REMEMBER = "memory = risegrad.remember(model, keep_batches, examples=None)"
 
 
 def _attached(shaper: str, on: str = "") -> str:
@@ -127,13 +121,10 @@ def chosen(names: Sequence[str]) -> dict[str, FrontierMethod]:
     """The methods of these names, the usual ones without any; a reference is always there."""
     for name in names:
         check_choice("methods", name, METHODS)
-    wanted = list(names) or [name for name in USUAL if METHODS[name].there]
+    wanted = list(names) or list(USUAL)
     wanted += [METHODS[name].of for name in wanted if METHODS[name].of]
     if not any(METHODS[name].reference for name in wanted):
         wanted.insert(0, "adamw")
-    for name in wanted:
-        if not METHODS[name].there:
-            raise ValueError(f"methods: {name!r} is not in this version, it has no such rule")
     return {name: METHODS[name] for name in METHODS if name in wanted}
 
 

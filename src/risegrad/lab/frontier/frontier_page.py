@@ -19,7 +19,7 @@ from risegrad.lab.report.terminal_tables import plain_table
 from risegrad.pages.charts.frontier_chart import BETTER, FrontierPoint, frontier
 from risegrad.pages.page_blocks import Block, ChartFigure, Fold, ItemList, Page, Paragraph, Part
 from risegrad.pages.page_html import html
-from risegrad.pages.page_tables import Column, Line, Section, Table
+from risegrad.pages.page_tables import Column, Line, Section, Table, TableCell
 from risegrad.pages.page_text import plural, visible
 from risegrad.pages.palette import Palette
 from risegrad.pages.vega_charts import save_figures, svg_of
@@ -73,6 +73,11 @@ def _spread(setting: SweepSetting, of: str) -> Spread:
     return found
 
 
+def _cell(setting: SweepSetting, of: str) -> TableCell | None:
+    cell = measured(_spread(setting, of))
+    return None if cell is None else replace(cell, compared=setting.learned_something)
+
+
 def settings_table(found: FoundFrontier) -> Table:
     """Every setting: what it learned and forgot, and what is known at the end."""
     sections = []
@@ -80,8 +85,7 @@ def settings_table(found: FoundFrontier) -> Table:
         lines = (
             Line(
                 setting.name,
-                tuple(measured(_spread(setting, of)) for of in ("learned", "forgotten", "final")),
-                compared=setting.learned_something,
+                tuple(_cell(setting, of) for of in ("learned", "forgotten", "final")),
             )
             for setting in curve.settings
         )

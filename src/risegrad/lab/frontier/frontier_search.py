@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from risegrad.common.optional_imports import absent, lack
+from risegrad.common.optional_imports import need
 from risegrad.lab.frontier.frontier_settings import FrontierSettings
 
 if TYPE_CHECKING:
@@ -58,8 +58,7 @@ def frontier(
 def check_extras() -> None:
     """What the page at the end needs must be there before the first run."""
     for module in ("altair", "jinja2", "vl_convert"):
-        if absent(module):
-            raise ValueError(lack(module, "lab", "rise frontier"))
+        need(module, "lab", "rise frontier")
 
 
 def _places(given: Places) -> tuple[str, ...]:
