@@ -7,37 +7,13 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from risegrad.common.checks import check_positive_int, check_probability
+from risegrad.common.checks import check_probability
 from risegrad.core.blocks import exempted, resolve_blocks
+from risegrad.theory.calibration import block_size_for, q_for
 
 if TYPE_CHECKING:
     from risegrad.core.shapers import Shaper
     from risegrad.foresight.model_shapes import Lora
-
-
-def q_for(mean_factor: float, d: int) -> int:
-    """The least ``q`` whose mean factor reaches ``mean_factor`` in a block of dimension ``d``.
-
-    ``q = a^2 (d+1)/(1 - a^2)``, rounded up.
-
-    >>> q_for(0.5, d=8192)
-    2731
-    """
-    a2 = check_probability("mean_factor", mean_factor) ** 2
-    # A hair less than the quotient: rounding must not ask for one direction too many.
-    return max(1, math.ceil(a2 * (check_positive_int("d", d) + 1) / (1 - a2) - 1e-9))
-
-
-def block_size_for(mean_factor: float, q: int) -> int:
-    """The largest block that keeps ``mean_factor`` with ``q`` directions; 0 if none does.
-
-    ``d = q (1/a^2 - 1) - 1``, rounded down.
-
-    >>> block_size_for(0.5, q=4), block_size_for(0.9, q=1)
-    (11, 0)
-    """
-    a2 = check_probability("mean_factor", mean_factor) ** 2
-    return max(0, math.floor(check_positive_int("q", q) * (1 / a2 - 1) - 1 + 1e-9))
 
 
 @dataclass(frozen=True)
@@ -81,7 +57,7 @@ def calibration_table(
 ) -> CalibrationTable:
     """The table for a model of which only the shapes are read."""
     from risegrad.core.block_layout import make_layout
-    from risegrad.core.shapers import resolve_q
+    from risegrad.core.shapers import q_of_blocks
     from risegrad.foresight.model_shapes import lora_shapes, model_kind, model_shapes
 
     check_probability("mean_factor", wanted)
@@ -94,7 +70,7 @@ def calibration_table(
     for name in exempted(sizes, shaper.exempt):
         del sizes[name]
     blocks = resolve_blocks(shaper.blocks, dict.fromkeys(sizes, 0))
-    layout = make_layout(blocks, resolve_q(shaper.q, tuple(blocks.members)), sizes)
+    layout = make_layout(blocks, q_of_blocks(shaper, blocks, sizes), sizes)
     rows = tuple(ChoiceRow(r.name, r.d, r.q, r.count, r.tau, r.mean_factor) for r in layout.rows)
     return CalibrationTable(model, sum(sizes.values()), rows, wanted, _advice(rows, wanted))
 
