@@ -9,7 +9,7 @@ from typing import Any, Literal
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from risegrad.core import saved_state
@@ -319,6 +319,17 @@ class Attachment:
 
 
 _ATTACHED: WeakKeyDictionary[Optimizer, WeakSet[Attachment]] = WeakKeyDictionary()
+
+
+def shaping(model: nn.Module) -> list[Attachment]:
+    """The attachments that are at work on parameters of this model now, whoever made them."""
+    own = {id(tensor) for tensor in model.parameters()}
+    return [
+        attachment
+        for attachments in _ATTACHED.values()
+        for attachment in attachments
+        if any(id(tensor) in own for tensor in attachment._tensors)
+    ]
 
 
 _SPENT: WeakKeyDictionary[Optimizer, dict[int, int]] = WeakKeyDictionary()

@@ -137,8 +137,13 @@ def test_what_is_frozen_is_not_counted() -> None:
 
 @pytest.mark.parametrize(
     ("optimizer", "on", "warned"),
-    [("AdamW", "gradient", 1), ("RMSprop", "gradient", 1), ("AdamW", "update", 0), ("SGD", "gradient", 0)],
-)  # fmt: skip
+    [
+        ("AdamW", "gradient", 1),
+        ("RMSprop", "gradient", 1),
+        ("AdamW", "update", 0),
+        ("SGD", "gradient", 0),
+    ],
+)
 def test_scaled_fo_where_scale_is_ignored(optimizer: str, on: str, warned: int) -> None:
     found = said(ScaledFO(keep=0.5), optimizer, on)
     assert len(found) == warned
