@@ -20,7 +20,20 @@ except ImportError as error:
 
 from risegrad.integrations.transformers import ForgettingCallback, RememberCallback
 
-WORDS = "zero one two three four five six seven eight nine ten eleven".split()
+WORDS = [
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+]
 torch.manual_seed(0)
 torch.set_num_threads(1)
 

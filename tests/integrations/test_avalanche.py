@@ -12,11 +12,11 @@ import risegrad
 from integrations.old_and_new import NEW, OLD, batches, knowing, percent
 
 pytest.importorskip("avalanche", reason="avalanche-lib is not installed (risegrad[avalanche])")
-from avalanche.benchmarks import benchmark_from_datasets  # noqa: E402
-from avalanche.benchmarks.utils import as_classification_dataset, make_tensor_classification_dataset  # noqa: E402,E501
-from avalanche.training import Naive  # noqa: E402
+from avalanche.benchmarks import benchmark_from_datasets
+from avalanche.benchmarks.utils import as_classification_dataset, make_tensor_classification_dataset
+from avalanche.training import Naive
 
-from risegrad.integrations.avalanche import InformedPlugin, RisePlugin  # noqa: E402
+from risegrad.integrations.avalanche import InformedPlugin, RisePlugin
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -68,7 +68,8 @@ def attach(
         raise TypeError(f"shaper must be a Shaper such as Rise or Informed, got {shaper!r}")
     check_can_be_shaped(optimizer, on)
     attachment = Attachment(optimizer, shaper, names_by_tensor(params, optimizer), on)
-    for reason in filter(None, (shaper.misplaced(optimizer, on), advise and attachment.advice())):
+    reasons = [shaper.misplaced(optimizer, on), attachment.advice() if advise else None]
+    for reason in filter(None, reasons):
         warnings.warn(reason, stacklevel=2)
     return attachment
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -41,15 +42,40 @@ class CalibrationTable:
     def __str__(self) -> str:
         from risegrad.common.text_columns import text_columns
 
-        head = ("block", "dimension", "q", "tau", "mean factor")
+        head = ("block", "dimension", "q", "tau", "mean factor", "rate")
         cells = [
-            (row.name if row.count == 1 else f"{row.name} ({row.count:,} chunks)",
-             f"{row.d:,}", str(row.q), f"{row.tau:.4f}", f"{row.mean_factor:.4f}")
-            for row in self.rows
+            (_label(name, row, times), f"{row.d:,}", str(row.q), f"{row.tau:.4f}",
+             f"{row.mean_factor:.4f}", f"x {1 / row.mean_factor:.3g}")
+            for (name, row), times in identical(self.rows).items()
         ]  # fmt: skip
         blocks = sum(row.count for row in self.rows)
         title = f"{self.model}: {blocks:,} blocks, {self.parameters:,} parameters"
         return "\n".join([title, *text_columns([head, *cells]), self.advice])
+
+
+def identical(rows: tuple[ChoiceRow, ...]) -> dict[tuple[str, ChoiceRow], int]:
+    """Rows that differ in the numbers within their names only, such as those of a model's layers:
+    one of each kind with the name that all share, and how many there are.
+
+    >>> row = ChoiceRow("layers.0.q", 64, 4, 1, 0.93, 0.24)
+    >>> list(identical((row, replace(row, name="layers.1.q"))).values())
+    [2]
+    """
+    found: dict[tuple[str, ChoiceRow], list[ChoiceRow]] = {}
+    for row in rows:
+        name = re.sub(r"(?<![^.])\d+(?![^.])", "*", row.name)
+        found.setdefault((name, replace(row, name="")), []).append(row)
+    return {
+        (name if len(alike) > 1 else alike[0].name, alike[0]): len(alike)
+        for (name, _), alike in found.items()
+    }
+
+
+def _label(name: str, row: ChoiceRow, times: int) -> str:
+    notes = [f"{times:,} of them"] if times > 1 else []
+    if row.count > 1:
+        notes.append(f"{row.count:,} chunks{' each' if times > 1 else ''}")
+    return f"{name} ({', '.join(notes)})" if notes else name
 
 
 def calibration_table(
@@ -81,5 +107,7 @@ def _advice(rows: tuple[ChoiceRow, ...], wanted: float) -> str:
     return (
         f"mean factor {min(factors):.4f} to {max(factors):.4f} (median {median(factors):.4f}); "
         f"{wanted:g} would need q={q_for(wanted, typical):,} in a block of {typical:,} (the "
-        f"median), or blocks of at most {block_size_for(wanted, q):,} with q={q}"
+        f"median), or blocks of at most {block_size_for(wanted, q):,} with q={q}; "
+        f"Rise(keep={wanted:g}) chooses both. rate: what to multiply plain training's rate by for "
+        "the same progress of first order (of SGD, or on the update; in front of Adam about that)"
     )
