@@ -5,16 +5,15 @@ import sys
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 import risegrad
 
 try:
     from avalanche.benchmarks import benchmark_from_datasets
-    from avalanche.benchmarks.utils import (
-        as_classification_dataset,
-        make_tensor_classification_dataset,
-    )
+    from avalanche.benchmarks.utils import AvalancheDataset, DataAttribute
     from avalanche.training import Naive
+    from avalanche.training.plugins import EvaluationPlugin
 
     from risegrad.integrations.avalanche import InformedPlugin, RisePlugin
 except ImportError as error:
@@ -28,9 +27,10 @@ labels = torch.as_tensor(digits.target).long()
 
 def experience(classes: range) -> object:
     mine = torch.isin(labels, torch.tensor(classes))
-    tasks = torch.zeros_like(labels[mine])
-    made = make_tensor_classification_dataset(images[mine], labels[mine], tasks, task_labels=0)
-    return as_classification_dataset(made)
+    targets = DataAttribute(labels[mine].tolist(), "targets")
+    tasks = DataAttribute([0] * len(labels[mine]), "targets_task_labels", use_in_getitem=True)
+    pairs = TensorDataset(images[mine], labels[mine])
+    return AvalancheDataset(pairs, data_attributes=[targets, tasks])
 
 
 def accuracy(model: nn.Module, classes: range) -> float:
@@ -57,7 +57,7 @@ for name, plugin in plugins.items():
         train_mb_size=48,
         train_epochs=5,
         plugins=[] if plugin is None else [plugin],
-        evaluator=None,
+        evaluator=EvaluationPlugin(),
     )
     for part in benchmark.train_stream:
         strategy.train(part)

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 
 import risegrad
 from integrations.old_and_new import NEW, OLD, batches, knowing, percent
 
 pytest.importorskip("avalanche", reason="avalanche-lib is not installed (risegrad[avalanche])")
 from avalanche.benchmarks import benchmark_from_datasets
-from avalanche.benchmarks.utils import as_classification_dataset, make_tensor_classification_dataset
+from avalanche.benchmarks.utils import AvalancheDataset, DataAttribute
 from avalanche.training import Naive
 
 from risegrad.integrations.avalanche import InformedPlugin, RisePlugin
@@ -24,11 +25,9 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 def experiences(test: bool) -> list[Any]:
     def dataset(classes: range) -> Any:
         images, labels = (torch.cat(part) for part in zip(*batches(classes, test), strict=True))
-        return as_classification_dataset(
-            make_tensor_classification_dataset(
-                images, labels, torch.zeros_like(labels), task_labels=0
-            )
-        )
+        targets = DataAttribute(labels.tolist(), "targets")
+        tasks = DataAttribute([0] * len(labels), "targets_task_labels", use_in_getitem=True)
+        return AvalancheDataset(TensorDataset(images, labels), data_attributes=[targets, tasks])
 
     made = [dataset(OLD), dataset(NEW)]
     return list(benchmark_from_datasets(train=made).train_stream)
@@ -39,7 +38,7 @@ def learned(model: nn.Module, plugins: list[Any], rate: float = 0.1, epochs: int
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     strategy = Naive(
         model=model, optimizer=optimizer, criterion=nn.CrossEntropyLoss(), train_mb_size=48,
-        train_epochs=epochs, plugins=plugins, evaluator=None, device="cpu",
+        train_epochs=epochs, plugins=plugins, evaluator=EvaluationPlugin(), device="cpu",
     )  # fmt: skip
     for experience in experiences(False):
         strategy.train(experience)
