@@ -16,6 +16,7 @@ pytest.importorskip("avalanche", reason="avalanche-lib is not installed (risegra
 from avalanche.benchmarks import benchmark_from_datasets
 from avalanche.benchmarks.utils import AvalancheDataset, DataAttribute
 from avalanche.training import Naive
+from avalanche.training.plugins import EvaluationPlugin
 
 from risegrad.integrations.avalanche import InformedPlugin, RisePlugin
 
