@@ -14,7 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 try:
     from peft import LoraConfig
-    from trl import SFTConfig, SFTTrainer
+    from trl import SFTConfig, SFTTrainer  # type: ignore[attr-defined]
 except ImportError as error:
     sys.exit(f"not installed: {error}")
 
@@ -40,7 +40,7 @@ torch.set_num_threads(1)
 words = ["<pad>", "<eos>", "<unk>", *WORDS]
 plain = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
 plain.pre_tokenizer = pre_tokenizers.Whitespace()
-tokenizer = PreTrainedTokenizerFast(
+tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
     tokenizer_object=plain, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>"
 )
 

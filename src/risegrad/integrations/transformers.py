@@ -21,7 +21,7 @@ from risegrad.integrations.model_folder import first_scores, sign
 
 try:
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-    from transformers.integrations import get_reporting_integration_callbacks
+    from transformers.integrations.integration_utils import get_reporting_integration_callbacks
     from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 except ImportError as error:
     raise ImportError(
@@ -129,7 +129,8 @@ class ForgettingCallback(ForgettingInTraining, TrainerCallback):
     ) -> None:
         """Score everything; a resumed run counts from where it first began."""
         model, loader = kwargs["model"], kwargs.get("train_dataloader")
-        self._reporters = [kind() for kind in get_reporting_integration_callbacks(args.report_to)]
+        kinds = get_reporting_integration_callbacks(args.report_to)  # type: ignore[no-untyped-call]
+        self._reporters = [kind() for kind in kinds]
         reading = self._begin(
             model, _batches(self.keep, model, loader), _batches(self.new, model, loader)
         )
