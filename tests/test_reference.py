@@ -33,4 +33,5 @@ def test_what_is_shown_exists():
         except ModuleNotFoundError:
             raise
         except ImportError as error:  # an integration whose package is not installed here
-            assert "pip install" in str(error)
+            if "pip install" not in str(error):
+                raise
