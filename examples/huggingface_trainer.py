@@ -20,7 +20,7 @@ model = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
 sentences = torch.randint(0, 32, (64, 8))
 data = [{"input_ids": row, "labels": row} for row in sentences]
 
-rise = RiseCallback(risegrad.Rise(q=4, blocks="tensor", seed=0))
+rise = RiseCallback(risegrad.Rise(keep=0.5, seed=0))
 with tempfile.TemporaryDirectory() as folder:
     arguments = TrainingArguments(
         folder,

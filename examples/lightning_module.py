@@ -19,7 +19,7 @@ class Regression(pl.LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
-        rise = risegrad.Rise(q=4, seed=0)
+        rise = risegrad.Rise(keep=0.5, seed=0)
         self.rise = risegrad.attach(optimizer, rise, params=self.named_parameters())
         return optimizer
 

@@ -12,7 +12,7 @@ model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
 handle = risegrad.attach(
-    optimizer, risegrad.Rise(q=4, blocks=16, seed=0), params=model.named_parameters()
+    optimizer, risegrad.Rise(keep=0.5, seed=0), params=model.named_parameters()
 )
 print(handle)  # how much of each block's mean is left: look at this before you train
 

@@ -22,7 +22,8 @@ FLOORS = [
     {"zeroth_order", "curvature"},
     {"continual"},
     {"foresight", "sandbox"},
-    {"lab", "integrations"},
+    {"lab"},
+    {"integrations"},
     {"cli"},
 ]
 FLOOR = {name: number for number, floor in enumerate(FLOORS) for name in floor}
@@ -30,7 +31,7 @@ MODULES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__in
 TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in MODULES}
 
 # Each framework's users import its callback from their own integration, where one name is kinder.
-SAME_ON_PURPOSE = {"RiseCallback", "RememberCallback"}
+SAME_ON_PURPOSE = {"RiseCallback", "RememberCallback", "ForgettingCallback"}
 
 
 def dotted(path):

@@ -28,4 +28,10 @@ def test_every_public_name_is_shown(room):
 def test_what_is_shown_exists():
     for path in SHOWN:
         room, _, name = path.rpartition(".")
-        assert hasattr(import_module(room), name) or import_module(path), path
+        try:
+            assert hasattr(import_module(room), name) or import_module(path), path
+        except ModuleNotFoundError:
+            raise
+        except ImportError as error:  # an integration whose package is not installed here
+            if "pip install" not in str(error):
+                raise

@@ -303,8 +303,12 @@ def test_calibrate_prints_the_scalars(capsys, tmp_path):
     run(calibrate_command, "--model", "vit_tiny_patch16_224", "--lora", "r=8", "--json", out)
     text = capsys.readouterr().out
     assert "24 blocks, 73,728 parameters" in text
-    line = next(line for line in text.splitlines() if "blocks.0.attn.qkv.lora_A" in line)
-    assert line.split()[1:] == ["1,536", "4", "0.9968", "0.0509"]
+    line = next(line for line in text.splitlines() if "blocks.*.attn.qkv.lora_A" in line)
+    assert line.endswith("  1,536  4  0.9968       0.0509  x 19.6")
+    assert "(12 of them)" in line, "layers that are alike are one line"
+    assert len(text.splitlines()) == 1 + 1 + 2 + 1
+    assert "multiply plain training's rate" in text
+    assert len(json.loads(out.read_text())["rows"]) == 24
     assert "0.5 would need q=1,025 in a block of 3,072" in text
     assert json.loads(out.read_text())["parameters"] == 73728
 

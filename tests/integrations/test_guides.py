@@ -10,7 +10,12 @@ from pathlib import Path
 import pytest
 
 GUIDES = Path(__file__).parents[2] / "docs" / "guides"
-NEEDS = {"pytorch": "torch", "huggingface": "transformers", "lightning": "lightning"}
+NEEDS = {
+    "pytorch": "torch",
+    "huggingface": "transformers",
+    "lightning": "lightning",
+    "avalanche": "avalanche",
+}
 
 
 def code(guide: str) -> str:

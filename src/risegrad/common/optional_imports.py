@@ -10,7 +10,8 @@ EXTRAS = {
     "sentencepiece": "language", "tokenizers": "language", "huggingface_hub": "language",
     "datasets": "language", "accelerate": "language", "lightning": "lightning",
     "curvlinops": "curvature", "matplotlib": "lab", "tqdm": "lab", "rich": "lab",
-    "sklearn": "lab", "tensorboard": "lab", "shtab": "lab", "ray": "ray",
+    "sklearn": "lab", "tensorboard": "lab", "shtab": "lab", "altair": "lab", "jinja2": "lab",
+    "vl_convert": "lab", "ray": "ray",
 }  # fmt: skip
 """The extra that brings a package; of several, the one that is named where nothing else is said."""
 

@@ -130,7 +130,9 @@ class Rule(Checked):
         if shaper is None or len(left) == len(parameters):
             return None
         shaper = replace(shaper, exempt=tuple(glob.escape(name) for name in left))
-        return attach(optimizer, shaper, params=list(parameters.items()), on=self.on)
+        named = list(parameters.items())
+        # An experiment says what it wants, and its records show what that left of the mean.
+        return attach(optimizer, shaper, params=named, on=self.on, advise=False)
 
 
 def _not_used(setting: str, value: object, name: str) -> str:

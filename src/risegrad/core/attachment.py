@@ -9,12 +9,20 @@ from typing import Any, Literal
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from risegrad.core import saved_state
 from risegrad.core.block_layout import Layout
-from risegrad.core.coverage import Coverage, check_disjoint, check_left_out, cover, summary
+from risegrad.core.coverage import (
+    Coverage,
+    check_disjoint,
+    check_left_out,
+    cover,
+    summary,
+    taking_part,
+)
+from risegrad.core.mean_advice import little_is_left
 from risegrad.core.parameter_names import Named, distinct_seed, held_by_name, names_by_tensor
 from risegrad.core.shaped_step import shape_tensors, shape_whole
 from risegrad.core.shapers import Shaper
@@ -36,6 +44,7 @@ def attach(
     shaper: Shaper,
     params: Named | None = None,
     on: On = "gradient",
+    advise: bool = True,
 ) -> Attachment:
     """Shape what ``optimizer`` does from now on; the training loop stays as it is.
 
@@ -43,6 +52,9 @@ def attach(
     does not hold are ignored. With ``on="gradient"``, the paper's rule, each step first replaces
     the gradients in place, after whatever clipping the loop did. With ``on="update"`` the optimizer
     steps as it would and its displacement is shaped, weight decay's part included.
+
+    It warns where the shaper cannot do there what it is for and, unless ``advise=False``, where so
+    little of the mean is left that most parameters would hardly learn.
 
     >>> model = torch.nn.Linear(3, 2)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -56,7 +68,8 @@ def attach(
         raise TypeError(f"shaper must be a Shaper such as Rise or Informed, got {shaper!r}")
     check_can_be_shaped(optimizer, on)
     attachment = Attachment(optimizer, shaper, names_by_tensor(params, optimizer), on)
-    if reason := shaper.misplaced(optimizer, on):
+    reasons = [shaper.misplaced(optimizer, on), attachment.advice() if advise else None]
+    for reason in filter(None, reasons):
         warnings.warn(reason, stacklevel=2)
     return attachment
 
@@ -145,6 +158,14 @@ class Attachment:
         """Go on from a state of the same settings; another one is an error and changes nothing."""
         self._follow_optimizer()
         self.steps = saved_state.checked_step(state, self.settings())
+
+    def advice(self) -> str | None:
+        """What to change if most parameters would hardly learn, with numbers; None if all is well.
+
+        Attaching warns with it.
+        """
+        self._follow_optimizer()
+        return little_is_left(self.shaper, taking_part(self.layout, self._absent()))
 
     def __str__(self) -> str:
         self._follow_optimizer()
@@ -299,6 +320,17 @@ class Attachment:
 
 
 _ATTACHED: WeakKeyDictionary[Optimizer, WeakSet[Attachment]] = WeakKeyDictionary()
+
+
+def shaping(model: nn.Module) -> list[Attachment]:
+    """The attachments that are at work on parameters of this model now, whoever made them."""
+    own = {id(tensor) for tensor in model.parameters()}
+    return [
+        attachment
+        for attachments in _ATTACHED.values()
+        for attachment in attachments
+        if any(id(tensor) in own for tensor in attachment._tensors)
+    ]
 
 
 _SPENT: WeakKeyDictionary[Optimizer, dict[int, int]] = WeakKeyDictionary()

@@ -49,6 +49,15 @@ class Blocks:
         """All parameter names, block by block."""
         return tuple(name for names in self.members.values() for name in names)
 
+    def dimensions(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """``d`` of each named block, for parameters of these sizes; of chunks, that of a whole one.
+
+        >>> Blocks.chunks(["a", "b"], 64).dimensions({"a": 1000, "b": 10})
+        (64, 10)
+        """
+        whole = (sum(sizes[name] for name in names) for names in self.members.values())
+        return tuple(size if self.chunk is None else min(size, self.chunk) for size in whole)
+
     @classmethod
     def by_tensor(cls, names: Iterable[str]) -> Blocks:
         """Every tensor is a block: the paper's choice, and the default."""

@@ -15,7 +15,7 @@ from risegrad.common.text_columns import text_columns
 from risegrad.core.block_layout import BlockRow, Layout, make_layout
 from risegrad.core.blocks import exempted, listing, resolve_blocks
 from risegrad.core.parameter_names import held_by_name, with_late_names
-from risegrad.core.shapers import Shaper, resolve_q
+from risegrad.core.shapers import Shaper, q_of_blocks
 from risegrad.core.shards import check_whole
 from risegrad.core.whole_steps import Tie
 
@@ -30,7 +30,7 @@ def summary(shaper: Shaper, layout: Layout, on: str, absent: Sequence[int]) -> s
 
     The first ``absent`` elements of each parameter are not counted: they take no part now.
     """
-    rows = _taking_part(layout, absent)
+    rows = taking_part(layout, absent)
     drawn = len(HEAD) if shaper.q is not None else SIZES
     head, *shown = text_columns([line[:drawn] for line in (HEAD, *map(_cells, rows))])
     if len(shown) > MOST_ROWS:
@@ -56,7 +56,7 @@ def _counts(rows: Sequence[BlockRow]) -> str:
     return f"{blocks:,} blocks, {elements:,} elements"
 
 
-def _taking_part(layout: Layout, absent: Sequence[int]) -> tuple[BlockRow, ...]:
+def taking_part(layout: Layout, absent: Sequence[int]) -> tuple[BlockRow, ...]:
     """The rows with their present dimensions; without those of which nothing takes part."""
     if not any(absent):
         return layout.rows
@@ -125,9 +125,7 @@ def cover(optimizer: Optimizer, shaper: Shaper, names: Mapping[Tensor, str]) -> 
         _check_shapeable(name, tensor)
     blocks = resolve_blocks(shaper.blocks, {name: group for name, (_, group) in held.items()})
     sizes = {name: tensor.numel() for name, (tensor, _) in held.items()}
-    # Where nothing is drawn, q is never read.
-    q = resolve_q(1 if shaper.q is None else shaper.q, tuple(blocks.members))
-    layout = make_layout(blocks, q, sizes)
+    layout = make_layout(blocks, q_of_blocks(shaper, blocks, sizes), sizes)
     return Coverage(layout, [held[name][0] for name in layout.names], _present(optimizer), tie)
 
 

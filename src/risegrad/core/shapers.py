@@ -18,13 +18,28 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from risegrad.common.checks import check_choice, check_positive_int
+from risegrad.common.checks import check_choice, check_positive_int, check_probability
 from risegrad.core.blocks import BlockChoice, Blocks, check_block_choice
 from risegrad.core.rise_rule import Sampler, check_sampler, one_draw_coefficients
+from risegrad.core.torch_optimizers import is_adaptive
 from risegrad.core.whole_steps import Tie
-from risegrad.theory.calibration import mean_factor
+from risegrad.theory.calibration import mean_factor, q_for
 
-QChoice = int | Sequence[int] | Mapping[str, int]
+
+@dataclass(frozen=True)
+class Kept:
+    """A choice of ``q``: in each block the fewest directions that leave this part of the mean."""
+
+    mean_factor: float
+
+    def __post_init__(self) -> None:
+        check_probability("keep", self.mean_factor)
+
+
+QChoice = int | Sequence[int] | Mapping[str, int] | Kept
+PIECE = 64
+"""Elements of a block where ``keep`` chooses the blocks. Of pieces and whole tensors with the same
+mean factor, pieces let an optimizer that looks at single elements (Adam) learn more."""
 Mean = Literal["exact", "scaled"]
 
 
@@ -60,11 +75,17 @@ class Shaper(ABC):
     stream: int = field(default=0, kw_only=True)
     """Tells apart the draws of models with equal parameter names, such as the members of an
     ensemble or the two networks of an actor and its critic."""
+    keep: float | None = field(default=None, kw_only=True)
+    """The part of the mean that is to be left, such as 0.5, in the place of ``q``: tensors are cut
+    into blocks of 64 elements (unless ``blocks`` says otherwise), and ``q`` is in each tensor the
+    least that leaves at least this mean factor."""
 
     uses_noise: ClassVar[bool] = True
     needs_q: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        if self.keep is not None:
+            self._choose_for(self.keep)
         if self.needs_q or self.q is not None:
             check_q_choice(self.q)
         check_block_choice(self.blocks)
@@ -74,6 +95,17 @@ class Shaper(ABC):
                 raise TypeError(f"{name} must be an integer, got {value!r}")
         if isinstance(self.exempt, str):
             raise TypeError(f"exempt must be a list of patterns, got the text {self.exempt!r}")
+
+    def _choose_for(self, keep: float) -> None:
+        """Put what ``keep`` means in the place of the defaults of ``q`` and ``blocks``."""
+        chosen, usual = Kept(keep), Rise.q
+        if not self.needs_q:
+            raise ValueError(f"keep is not for {type(self).__name__}: give q, or leave it")
+        if self.q not in (usual, chosen):
+            raise ValueError(f"give keep or q, not both: keep chooses q, got q={self.q!r}")
+        object.__setattr__(self, "q", chosen)
+        if self.blocks == "tensor":
+            object.__setattr__(self, "blocks", PIECE)
 
     @abstractmethod
     def coefficients(self, draws: BlockDraws) -> tuple[Tensor, Tensor]:
@@ -93,7 +125,9 @@ class Shaper(ABC):
     def settings(self) -> dict[str, object]:
         """The settings as plain data, for saved states."""
         return {"rule": type(self).__name__} | {
-            entry.name: _plain(getattr(self, entry.name)) for entry in fields(self)
+            entry.name: _plain(getattr(self, entry.name))
+            for entry in fields(self)
+            if entry.name != "keep"  # q and blocks say it; states are older than this field
         }
 
 
@@ -129,6 +163,14 @@ class ScaledFO(Shaper):
 
     def coefficients(self, draws: BlockDraws) -> tuple[Tensor, Tensor]:
         return mean_factor(draws.d, draws.q), torch.zeros_like(draws.norm)
+
+    def misplaced(self, optimizer: Optimizer, on: str) -> str | None:
+        if on == "update" or not is_adaptive(optimizer):
+            return None
+        return (
+            f"{type(optimizer).__name__} divides each gradient by its own size, so ScaledFO in "
+            'front of it changes nothing: attach with on="update", or use a smaller learning rate'
+        )
 
 
 @final
@@ -187,7 +229,9 @@ def check_mean(mean: str) -> None:
 
 
 def check_q_choice(q: object) -> None:
-    """An integer, or a sequence or mapping of them."""
+    """An integer, a sequence or mapping of them, or what ``keep`` chose."""
+    if isinstance(q, Kept):
+        return
     if isinstance(q, Mapping):
         for block, value in q.items():
             check_positive_int(f"q[{block!r}]", value)
@@ -198,10 +242,19 @@ def check_q_choice(q: object) -> None:
         check_positive_int("q", q)
 
 
+def q_of_blocks(shaper: Shaper, blocks: Blocks, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """One ``q`` for each block over parameters of these sizes; 1 where nothing is drawn."""
+    if isinstance(shaper.q, Kept):
+        wanted = shaper.q.mean_factor
+        return tuple(q_for(wanted, max(d, 1)) for d in blocks.dimensions(sizes))
+    return resolve_q(1 if shaper.q is None else shaper.q, tuple(blocks.members))
+
+
 def resolve_q(q: QChoice | None, names: Sequence[str]) -> tuple[int, ...]:
     """One ``q`` for each of the named blocks."""
     check_q_choice(q)
     assert q is not None
+    assert not isinstance(q, Kept)
     if isinstance(q, Mapping):
         known = set(names)
         missing = [name for name in names if name not in q]
@@ -221,6 +274,8 @@ def resolve_q(q: QChoice | None, names: Sequence[str]) -> tuple[int, ...]:
 def _plain(value: object) -> object:
     if isinstance(known_by := getattr(value, "hash", None), str):
         return known_by  # a memory: a saved state says which one it was and does not hold it
+    if isinstance(value, Kept):
+        return {"keep": value.mean_factor}
     if isinstance(value, Blocks):
         return {"members": _plain(value.members), "chunk": value.chunk}
     if isinstance(value, Mapping):

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 from risegrad.common.lazy_names import lookup
 
 if TYPE_CHECKING:
-    from risegrad.foresight.block_choice import block_size_for, q_for
     from risegrad.foresight.diagnosis import Diagnosis, diagnose
     from risegrad.foresight.diagnosis_options import BatchLoss, Measurement
+    from risegrad.theory.calibration import block_size_for, q_for
 
 __all__ = ["BatchLoss", "Diagnosis", "Measurement", "block_size_for", "diagnose", "q_for"]
 

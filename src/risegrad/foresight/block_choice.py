@@ -3,41 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING
 
-from risegrad.common.checks import check_positive_int, check_probability
+from risegrad.common.checks import check_probability
 from risegrad.core.blocks import exempted, resolve_blocks
+from risegrad.theory.calibration import block_size_for, q_for
 
 if TYPE_CHECKING:
     from risegrad.core.shapers import Shaper
     from risegrad.foresight.model_shapes import Lora
-
-
-def q_for(mean_factor: float, d: int) -> int:
-    """The least ``q`` whose mean factor reaches ``mean_factor`` in a block of dimension ``d``.
-
-    ``q = a^2 (d+1)/(1 - a^2)``, rounded up.
-
-    >>> q_for(0.5, d=8192)
-    2731
-    """
-    a2 = check_probability("mean_factor", mean_factor) ** 2
-    # A hair less than the quotient: rounding must not ask for one direction too many.
-    return max(1, math.ceil(a2 * (check_positive_int("d", d) + 1) / (1 - a2) - 1e-9))
-
-
-def block_size_for(mean_factor: float, q: int) -> int:
-    """The largest block that keeps ``mean_factor`` with ``q`` directions; 0 if none does.
-
-    ``d = q (1/a^2 - 1) - 1``, rounded down.
-
-    >>> block_size_for(0.5, q=4), block_size_for(0.9, q=1)
-    (11, 0)
-    """
-    a2 = check_probability("mean_factor", mean_factor) ** 2
-    return max(0, math.floor(check_positive_int("q", q) * (1 / a2 - 1) - 1 + 1e-9))
 
 
 @dataclass(frozen=True)
@@ -65,15 +42,40 @@ class CalibrationTable:
     def __str__(self) -> str:
         from risegrad.common.text_columns import text_columns
 
-        head = ("block", "dimension", "q", "tau", "mean factor")
+        head = ("block", "dimension", "q", "tau", "mean factor", "rate")
         cells = [
-            (row.name if row.count == 1 else f"{row.name} ({row.count:,} chunks)",
-             f"{row.d:,}", str(row.q), f"{row.tau:.4f}", f"{row.mean_factor:.4f}")
-            for row in self.rows
+            (_label(name, row, times), f"{row.d:,}", str(row.q), f"{row.tau:.4f}",
+             f"{row.mean_factor:.4f}", f"x {1 / row.mean_factor:.3g}")
+            for (name, row), times in identical(self.rows).items()
         ]  # fmt: skip
         blocks = sum(row.count for row in self.rows)
         title = f"{self.model}: {blocks:,} blocks, {self.parameters:,} parameters"
         return "\n".join([title, *text_columns([head, *cells]), self.advice])
+
+
+def identical(rows: tuple[ChoiceRow, ...]) -> dict[tuple[str, ChoiceRow], int]:
+    """Rows that differ in the numbers within their names only, such as those of a model's layers:
+    one of each kind with the name that all share, and how many there are.
+
+    >>> row = ChoiceRow("layers.0.q", 64, 4, 1, 0.93, 0.24)
+    >>> list(identical((row, replace(row, name="layers.1.q"))).values())
+    [2]
+    """
+    found: dict[tuple[str, ChoiceRow], list[ChoiceRow]] = {}
+    for row in rows:
+        name = re.sub(r"(?<![^.])\d+(?![^.])", "*", row.name)
+        found.setdefault((name, replace(row, name="")), []).append(row)
+    return {
+        (name if len(alike) > 1 else alike[0].name, alike[0]): len(alike)
+        for (name, _), alike in found.items()
+    }
+
+
+def _label(name: str, row: ChoiceRow, times: int) -> str:
+    notes = [f"{times:,} of them"] if times > 1 else []
+    if row.count > 1:
+        notes.append(f"{row.count:,} chunks{' each' if times > 1 else ''}")
+    return f"{name} ({', '.join(notes)})" if notes else name
 
 
 def calibration_table(
@@ -81,7 +83,7 @@ def calibration_table(
 ) -> CalibrationTable:
     """The table for a model of which only the shapes are read."""
     from risegrad.core.block_layout import make_layout
-    from risegrad.core.shapers import resolve_q
+    from risegrad.core.shapers import q_of_blocks
     from risegrad.foresight.model_shapes import lora_shapes, model_kind, model_shapes
 
     check_probability("mean_factor", wanted)
@@ -94,7 +96,7 @@ def calibration_table(
     for name in exempted(sizes, shaper.exempt):
         del sizes[name]
     blocks = resolve_blocks(shaper.blocks, dict.fromkeys(sizes, 0))
-    layout = make_layout(blocks, resolve_q(shaper.q, tuple(blocks.members)), sizes)
+    layout = make_layout(blocks, q_of_blocks(shaper, blocks, sizes), sizes)
     rows = tuple(ChoiceRow(r.name, r.d, r.q, r.count, r.tau, r.mean_factor) for r in layout.rows)
     return CalibrationTable(model, sum(sizes.values()), rows, wanted, _advice(rows, wanted))
 
@@ -105,5 +107,7 @@ def _advice(rows: tuple[ChoiceRow, ...], wanted: float) -> str:
     return (
         f"mean factor {min(factors):.4f} to {max(factors):.4f} (median {median(factors):.4f}); "
         f"{wanted:g} would need q={q_for(wanted, typical):,} in a block of {typical:,} (the "
-        f"median), or blocks of at most {block_size_for(wanted, q):,} with q={q}"
+        f"median), or blocks of at most {block_size_for(wanted, q):,} with q={q}; "
+        f"Rise(keep={wanted:g}) chooses both. rate: what to multiply plain training's rate by for "
+        "the same progress of first order (of SGD, or on the update; in front of Adam about that)"
     )

@@ -8,8 +8,8 @@ from statistics import median
 
 from risegrad.common.text_columns import text_columns
 from risegrad.curvature.estimates.estimated import Estimate
-from risegrad.foresight.block_choice import block_size_for, q_for
 from risegrad.foresight.diagnosis_report import BlockReport, Diagnosis
+from risegrad.theory.calibration import block_size_for, q_for
 
 MOST_ROWS = 24
 WIDTH = 100

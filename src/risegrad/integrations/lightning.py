@@ -1,7 +1,9 @@
-"""RISE and memories in Lightning: ``Trainer(..., callbacks=[RiseCallback(Rise(q=4))])``."""
+"""RISE, memories and a meter of forgetting in Lightning, as callbacks."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from torch.optim import Optimizer
@@ -12,7 +14,10 @@ from risegrad.core.torch_optimizers import unwrapped
 from risegrad.curvature.memory.informed import Informed
 from risegrad.curvature.memory.memory import Memory
 from risegrad.curvature.memory.memory_files import packed, unpacked
-from risegrad.integrations.memory_in_training import MemoryInTraining
+from risegrad.integrations.forgetting_in_training import RECORD, ForgettingInTraining
+from risegrad.integrations.forgetting_meter import MeterReading
+from risegrad.integrations.kept_scores import KeptScore
+from risegrad.integrations.memory_in_training import MemoryInTraining, as_batches
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -72,6 +77,75 @@ class RememberCallback(MemoryInTraining, Callback):
         if self.keep is not None:  # a ready memory stays: the optimizer's state tells whether it is
             held = state_dict.get("memory")
             self.memory = self.memory if held is None else Memory(**unpacked(held))
+
+
+class ForgettingCallback(ForgettingInTraining, Callback):
+    """Scores what must be kept before, during and after ``fit``.
+
+    ``ForgettingCallback(keep={"old": dataset}, metric="accuracy", new=None, every=50,
+    budget=None, memory=None, run=None)``: see ``ForgettingInTraining``. The module is called as
+    ``module(inputs)`` with pairs ``(inputs, target)``; ``metric=Scoring(predict=...)`` reads any
+    other form. Measurements go to the trainer's loggers; the scores that a resumed run counts from
+    lie in the callback's part of each checkpoint.
+    """
+
+    _resumed: Mapping[str, KeptScore] | None = None
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Score everything; a resumed run counts from where it first began."""
+        loader = trainer.train_dataloader
+        keep, new = (
+            given and {name: as_batches(task, loader) for name, task in given.items()}
+            for given in (self.keep, self.new)
+        )
+        reading = self._begin(pl_module, keep, new)
+        if self._resumed is not None:
+            self._running().step = trainer.global_step
+            self._running().count_from(self._resumed)
+            reading, self._resumed = self._running().last, None
+        _log(trainer, reading)
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *batch: Any) -> None:
+        """Measure if it is time, and stop where the budget is used up."""
+        meter = self._running()
+        if trainer.global_step != meter.step:  # not within an accumulated step
+            self._take(trainer, meter.update(trainer.global_step))
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Measure, if that was asked for."""
+        if self.every == "epoch" and not self._running().last.stop:
+            self._take(trainer, self._running().measure())
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Measure once more and write the record."""
+        meter = self._running()
+        if meter.last.step != meter.step:
+            _log(trainer, meter.finish())
+        if trainer.is_global_zero:
+            folder = Path(trainer.log_dir or trainer.default_root_dir)
+            optimizer = trainer.optimizers[0]
+            config = {"optimizer": type(optimizer).__name__, "lr": optimizer.defaults.get("lr")}
+            self._write_record(folder / RECORD, 0, config | {"steps": trainer.global_step})
+
+    def state_dict(self) -> dict[str, Any]:
+        """The scores from before training, which a resumed run counts from."""
+        scores = {} if self.meter is None else self.meter.start.scores
+        return {name: {"loss": s.loss, "percent": s.percent} for name, s in scores.items()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take those of the run that is resumed."""
+        self._resumed = {name: KeptScore(**score) for name, score in state_dict.items()}
+
+    def _take(self, trainer: Trainer, reading: MeterReading) -> None:
+        if reading is self._running().last:
+            _log(trainer, reading)
+        if reading.stop:
+            trainer.should_stop = True
+
+
+def _log(trainer: Trainer, reading: MeterReading) -> None:
+    for logger in trainer.loggers:
+        logger.log_metrics(reading.numbers(), step=trainer.global_step)
 
 
 def _only_optimizer(callback: Callback, trainer: Trainer) -> Optimizer:

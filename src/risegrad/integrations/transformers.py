@@ -1,7 +1,9 @@
-"""RISE and memories in the Hugging Face ``Trainer``: ``callbacks=[RiseCallback(Rise(q=4))]``."""
+"""RISE, memories and a meter of forgetting in the Hugging Face ``Trainer``, as callbacks."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,15 @@ from risegrad.core.attachment import Attachment, On, attach
 from risegrad.core.shapers import Shaper
 from risegrad.core.torch_optimizers import unwrapped
 from risegrad.curvature.memory.memory import Memory
-from risegrad.integrations.memory_in_training import MemoryInTraining
+from risegrad.integrations.forgetting_in_training import RECORD, ForgettingInTraining
+from risegrad.integrations.forgetting_meter import MeterReading
+from risegrad.integrations.memory_in_training import MemoryInTraining, as_batches
+from risegrad.integrations.model_folder import first_scores, sign
 
 try:
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+    from transformers.integrations.integration_utils import get_reporting_integration_callbacks
+    from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 except ImportError as error:
     raise ImportError(
         "risegrad.integrations.transformers needs transformers and accelerate: "
@@ -51,6 +58,12 @@ class RiseCallback(TrainerCallback):
         if optimizer is not self._optimizer:
             self.handle = attach(optimizer, self.shaper, model.named_parameters(), self.on)
             self._optimizer = optimizer
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Settings ride in the checkpoint's folder."""
+        _sign_checkpoint(args, state, self.handle)
 
 
 FILE = "risegrad-memory.safetensors"
@@ -92,6 +105,143 @@ class RememberCallback(MemoryInTraining, TrainerCallback):
     ) -> None:
         """Add what was learned to the memory, if that was asked for."""
         self._add(kwargs["model"], kwargs.get("train_dataloader"))
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Settings ride in the checkpoint's folder."""
+        _sign_checkpoint(args, state, self.handle)
+
+
+class ForgettingCallback(ForgettingInTraining, TrainerCallback):
+    """Scores what must be kept before, during and after training.
+
+    ``ForgettingCallback(keep={"agnews": dataset}, metric="accuracy", new=None, every=50,
+    budget=None, memory=None, run=None)``: see ``ForgettingInTraining``. A dataset goes through the
+    Trainer's own collator, without the columns that the model does not take. Measurements go to
+    what ``report_to`` names and into ``state.log_history``; settings and scores ride in every
+    checkpoint's folder and in the output folder (``risegrad.json``, and a section of the model
+    card); ``save(folder)`` puts them into any other.
+    """
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Score everything; a resumed run counts from where it first began."""
+        model, loader = kwargs["model"], kwargs.get("train_dataloader")
+        kinds = get_reporting_integration_callbacks(args.report_to)  # type: ignore[no-untyped-call]
+        self._reporters = [kind() for kind in kinds]
+        reading = self._begin(
+            model, _batches(self.keep, model, loader), _batches(self.new, model, loader)
+        )
+        if state.global_step:
+            self._running().step = state.global_step
+            self._running().count_from(first_scores(Path(args.output_dir or ".")))
+            reading = self._running().last
+        self._report(reading, args, state, control, model)
+        if state.is_world_process_zero:
+            Path(args.output_dir or ".").mkdir(parents=True, exist_ok=True)
+            self.save(args.output_dir or ".")  # a run that is stopped can count from it
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Measure if it is time, and stop where the budget is used up."""
+        self._take(self._running().update(state.global_step), args, state, control)
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Measure, if that was asked for."""
+        if self.every == "epoch" and not self._running().last.stop:
+            self._take(self._running().measure(), args, state, control)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Measure once more, write the record and sign the output folder."""
+        meter, folder = self._running(), Path(args.output_dir or ".")
+        if meter.last.step != meter.step:
+            self._report(meter.finish(), args, state, control, meter.model)
+        if state.is_world_process_zero:
+            config = {"optimizer": str(args.optim), "lr": args.learning_rate}
+            steps = {"steps": state.global_step, "batch": args.train_batch_size}
+            self._write_record(folder / RECORD, args.seed, config | steps)
+            _make_card(meter.model, folder)
+            self.save(folder)
+        for reporter in self._reporters:
+            if hasattr(reporter, "tb_writer"):  # the others' runs are the Trainer's own
+                reporter.on_train_end(args, state, control)
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Settings and measurements ride in the checkpoint's folder."""
+        if state.is_world_process_zero:
+            self.save(_checkpoint(args, state))
+
+    def _take(
+        self,
+        reading: MeterReading,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+    ) -> None:
+        if reading is self._running().last:
+            self._report(reading, args, state, control, self._running().model)
+        if reading.stop:
+            control.should_training_stop = True
+
+    def _report(
+        self,
+        reading: MeterReading,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: nn.Module,
+    ) -> None:
+        """To the trackers: a callback cannot reach the Trainer's own instances of them."""
+        logs = {f"eval_{name}": value for name, value in reading.numbers().items()}
+        state.log_history.append({**logs, "step": state.global_step})
+        for reporter in self._reporters:
+            reporter.on_log(args, state, control, model=model, logs=dict(logs))
+
+
+def _make_card(model: nn.Module, folder: Path) -> None:
+    """peft's own model card, which ``trainer.save_model()`` will keep with our section in it."""
+    make = getattr(getattr(model, "module", model), "create_or_update_model_card", None)
+    if callable(make) and hasattr(model, "peft_config"):
+        make(str(folder))
+
+
+def _batches(
+    given: Mapping[str, Any] | None, model: nn.Module, loader: object
+) -> dict[str, Any] | None:
+    if not isinstance(given, Mapping):
+        return given
+    return {name: as_batches(_fitting(task, model), loader) for name, task in given.items()}
+
+
+def _fitting(dataset: Any, model: nn.Module) -> Any:
+    """A hub dataset without the columns that the model does not take, as the Trainer trains."""
+    if not hasattr(dataset, "column_names") or not hasattr(dataset, "remove_columns"):
+        return dataset
+    unwrap: Any = getattr(model, "get_base_model", lambda: model)
+    taken = {*inspect.signature(unwrap().forward).parameters, "label", "label_ids", "labels"}
+    foreign = [name for name in dataset.column_names if name not in taken]
+    return dataset.remove_columns(foreign) if len(foreign) < len(dataset.column_names) else dataset
+
+
+def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:
+    return Path(args.output_dir or ".") / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
+
+
+def _sign_checkpoint(
+    args: TrainingArguments, state: TrainerState, handle: Attachment | None
+) -> None:
+    folder = _checkpoint(args, state)
+    if handle is not None and state.is_world_process_zero and folder.is_dir():
+        sign(folder, [handle.settings()])
 
 
 def _first_memory(path: Path, step: int) -> Memory:

@@ -101,15 +101,16 @@ def label_shift(model: nn.Module, batch: Mapping[str, Any], loss: nn.Module) -> 
     with torch.no_grad():
         found = model(**batch, **options_of(model))
     own = None if found.loss is None else found.loss.item()
+    if own is None:
+        return 0
     values = []
-    for shift in (0, 1):
-        if shift and found.logits.ndim < 3:
-            continue
+    for shift in (0, 1)[: 2 if found.logits.ndim >= 3 else 1]:
         prediction, target = _counted(found.logits, batch["labels"], shift)
-        value = loss(prediction, target).mean().item()
-        if own is None or abs(value - own) <= 1e-3 * max(1.0, abs(own)):
-            return shift
-        values.append(value)
+        values.append(loss(prediction, target).mean().item())
+    # The nearest, not the first that is near: those of an untrained model are all alike.
+    nearest = min(range(len(values)), key=lambda shift: abs(values[shift] - own))
+    if abs(values[nearest] - own) <= 1e-3 * max(1.0, abs(own)):
+        return nearest
     shown = " or ".join(f"{value:.4g}" for value in values)
     raise ValueError(
         f"the model's own loss is {own:.4g}, {type(loss).__name__} of its logits gives {shown}: "

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from risegrad.core.blocks import Blocks, exempted, listing, resolve_blocks
 from risegrad.core.parameter_names import plain_name
-from risegrad.core.shapers import Shaper, resolve_q
+from risegrad.core.shapers import Shaper, q_of_blocks
 from risegrad.theory.calibration import mean_factor, tau
 
 MOST_BLOCKS = 1024
@@ -126,7 +126,7 @@ def make_space(
         raise ValueError("blocks 'group' needs an optimizer's groups; choose another kind here")
     dtype, device = _common(parameters)
     blocks = resolve_blocks(shaper.blocks, dict.fromkeys(parameters, 0))
-    counts = resolve_q(shaper.q, tuple(blocks.members))
+    counts = q_of_blocks(shaper, blocks, {name: p.numel() for name, p in parameters.items()})
     names = tuple(name for name in blocks.parameters if name not in still)
     sizes = {name: parameters[name].numel() for name in names}
     cut = _cut(blocks, counts, sizes)

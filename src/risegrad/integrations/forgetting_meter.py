@@ -1,0 +1,222 @@
+"""A meter of what a model forgets while it learns: ``meter.update()`` after each step of a loop.
+
+What is kept is scored before training, every few steps and after it. Between two measurements a
+memory may foretell the change; it never decides anything but when to measure.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from risegrad.common.checks import check_choice, check_number, check_positive_int
+from risegrad.core.attachment import shaping
+from risegrad.curvature.memory.informed import Informed
+from risegrad.curvature.memory.memory import Memory
+from risegrad.integrations.kept_scores import KeptScore, KeptTask, Metric, Scoring
+from risegrad.lab.records.own_runs import OwnRun, write_own_run
+
+EVERY = 50
+OWN_MEMORY = (
+    "the memory foretells nothing here: the steps are shaped by a memory (Informed), which looks "
+    "only where it does not step and underestimates the damage of its own steps a hundredfold; "
+    "only measured losses count"
+)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much may be forgotten, and what happens when it is more."""
+
+    nats: float
+    """The most that the loss on any kept task may rise, per prediction."""
+    then: Literal["stop", "back"] = "stop"
+    """``stop`` training, or go ``back`` to the last measured point within the budget and stop."""
+
+    def __post_init__(self) -> None:
+        check_number("budget", self.nats, above=0)
+        check_choice("then", self.then, ("stop", "back"))
+
+
+@dataclass(frozen=True)
+class MeterReading:
+    """What the meter shows after a step."""
+
+    step: int
+    scores: Mapping[str, KeptScore]
+    """By task: kept ones and, if it is measured, the new one, as last measured."""
+    rises: Mapping[str, float]
+    """By kept task: how much its loss has risen since the start, in nats, as last measured."""
+    foretold: float | None = None
+    """The worst rise now, as the memory foretells it; None where it was measured."""
+    stop: bool = False
+    """Whether the budget is used up: stop training."""
+
+    @property
+    def rise(self) -> float:
+        """The largest rise of a kept task in nats: foretold if there is a forecast, or measured."""
+        return max(self.rises.values()) if self.foretold is None else self.foretold
+
+    def numbers(self) -> dict[str, float]:
+        """Everything as plain numbers by name, for a tracker."""
+        found = {f"kept_{name}_rise": rise for name, rise in self.rises.items()}
+        for name, score in self.scores.items():
+            part = f"kept_{name}" if name in self.rises else f"new_{name}"
+            found |= {f"{part}_loss": score.loss, f"{part}_score": score.percent}
+        if self.foretold is not None:
+            return {"kept_rise_foretold": self.foretold}
+        return found
+
+    def __str__(self) -> str:
+        if self.foretold is not None:
+            return f"step {self.step}: {self.foretold:+.4f} nats foretold"
+        parts = [f"{name} {score}" for name, score in self.scores.items()]
+        worst = max(self.rises, key=lambda name: self.rises[name])
+        return f"step {self.step}: {', '.join(parts)}; {worst} {self.rises[worst]:+.4f} nats"
+
+
+class ForgettingMeter:
+    """Scores ``keep`` (batches by task name) now, every few steps, and when asked.
+
+    ``new``: batches of what is being learned, to see both sides. ``metric``: "accuracy", or a
+    function of (model, batch) that gives a score in [0, 1] for each example, or a ``Scoring`` with
+    a loss and a way of reading batches. ``every``: steps between two measurements; None: only when
+    ``measure`` is called. ``budget``: nats, or a ``Budget``.
+    ``memory``: one of what is kept, as ``risegrad.remember`` makes it, for a forecast between two
+    measurements; a forecast beyond the budget makes the meter measure at once.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        keep: Mapping[str, Any],
+        new: Mapping[str, Any] | None = None,
+        metric: Metric | Scoring = "accuracy",
+        every: int | None = EVERY,
+        budget: float | Budget | None = None,
+        memory: Memory | None = None,
+    ) -> None:
+        self.model, self.memory = model, memory
+        self.every = None if every is None else check_positive_int("every", every)
+        self.budget = Budget(budget) if isinstance(budget, int | float) else budget
+        self.scoring = metric if isinstance(metric, Scoring) else Scoring(metric)
+        _check_names(keep, new)
+        self._kept = {n: KeptTask(n, given, self.scoring) for n, given in keep.items()}
+        self._new = {n: KeptTask(n, given, self.scoring) for n, given in (new or {}).items()}
+        self._anchor = None if memory is None else memory.anchor(model)
+        self._then = 0.0
+        self._good: list[tuple[Tensor, Tensor]] = []
+        self._warned = False
+        self.step = 0
+        self.readings: list[MeterReading] = []
+        """All measurements, the first from before training."""
+        self.measure()
+
+    @property
+    def start(self) -> MeterReading:
+        """The measurement from before training."""
+        return self.readings[0]
+
+    @property
+    def last(self) -> MeterReading:
+        """The newest measurement."""
+        return self.readings[-1]
+
+    def update(self, step: int | None = None) -> MeterReading:
+        """After every step: measure if it is time, else say what is foretold."""
+        self.step = self.step + 1 if step is None else step
+        if self.every is not None and self.step % self.every == 0:
+            return self.measure()
+        foretold = self._foretold()
+        if foretold is not None and self.budget is not None and foretold > self.budget.nats:
+            return self.measure()
+        return MeterReading(self.step, self.last.scores, self.last.rises, foretold)
+
+    def measure(self) -> MeterReading:
+        """Score everything now; act if more is lost than the budget allows."""
+        reading = self._measured()
+        over = self.budget is not None and reading.rise > self.budget.nats
+        if over and self.budget is not None and self.budget.then == "back":
+            self._go_back()
+            reading = self._measured()
+        if not over and self.budget is not None and self.budget.then == "back":
+            self._good = [(tensor, tensor.detach().clone()) for tensor in _moving(self.model)]
+        if over:
+            reading = MeterReading(reading.step, reading.scores, reading.rises, stop=True)
+        self._then = self._damage()
+        self.readings.append(reading)
+        return reading
+
+    def finish(self) -> MeterReading:
+        """The measurement after training."""
+        return self.last if self.last.step == self.step else self.measure()
+
+    def count_from(self, scores: Mapping[str, KeptScore]) -> None:
+        """Count from other scores: those that a resumed run had when it began."""
+        first = {name: scores.get(name, score) for name, score in self.start.scores.items()}
+        self.readings.insert(0, MeterReading(0, first, dict.fromkeys(self._kept, 0.0)))
+        self.readings[1:] = [self._measured()]
+
+    def write_record(self, path: str | Path, run: OwnRun) -> None:
+        """One of the lab's records, so that ``rise report`` and frontiers read this run too."""
+        tasks = {task.name: task.examples for task in (*self._kept.values(), *self._new.values())}
+        percents = [
+            {name: score.percent for name, score in reading.scores.items()}
+            for reading in (self.start, self.last)
+        ]
+        name = self.scoring.metric if isinstance(self.scoring.metric, str) else "score"
+        write_own_run(Path(path), run, tasks, [*self._kept], (percents[0], percents[1]), name)
+
+    def _measured(self) -> MeterReading:
+        both = (*self._kept.values(), *self._new.values())
+        scores = {task.name: task.score(self.model) for task in both}
+        first = self.readings[0].scores if self.readings else scores
+        rises = {name: scores[name].loss - first[name].loss for name in self._kept}
+        return MeterReading(self.step, scores, rises)
+
+    def _go_back(self) -> None:
+        with torch.no_grad():
+            for tensor, good in self._good:
+                tensor.copy_(good)
+
+    def _foretold(self) -> float | None:
+        """The last measured rise and what the memory says happened since.
+
+        Where it said less than was then measured (a model that is sure of itself has hardly any
+        curvature where it stands), it is scaled up by as much from then on.
+        """
+        if self.memory is None:
+            return None
+        if any(isinstance(attached.shaper, Informed) for attached in shaping(self.model)):
+            if not self._warned:
+                warnings.warn(OWN_MEMORY, stacklevel=3)
+            self._warned = True
+            return None
+        rise, then = max(self.last.rises.values()), self._then
+        scale = max(1.0, rise / then) if then > 0 else 1.0
+        return rise + scale * (self._damage() - then)
+
+    def _damage(self) -> float:
+        if self.memory is None or self._anchor is None:
+            return 0.0
+        return sum(self.memory.damage(self._anchor, self.model).values())
+
+
+def _moving(model: nn.Module) -> list[Tensor]:
+    """What training may change: trained parameters, and buffers such as running means."""
+    return [*(p for p in model.parameters() if p.requires_grad), *model.buffers()]
+
+
+def _check_names(keep: Mapping[str, Any], new: Mapping[str, Any] | None) -> None:
+    if not isinstance(keep, Mapping) or not keep:
+        raise TypeError(f"keep must be tasks by name, such as {{'agnews': dataset}}; got {keep!r}")
+    if new is not None and (not isinstance(new, Mapping) or len(new) > 1):
+        raise TypeError(f"new must be one task by name, such as {{'sst2': dataset}}; got {new!r}")
+    if new is not None and keep.keys() & new.keys():
+        raise ValueError(f"a task is kept or new, not both: {', '.join(keep.keys() & new.keys())}")

@@ -1,0 +1,102 @@
+"""A task's loss and score by a model, measured without disturbing its training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from risegrad.core.undisturbed import Generators
+from risegrad.curvature.operators.batch_forms import Predict, choose_predict, moved, size_of
+from risegrad.curvature.operators.objective import Loss, check_loss, evaluating
+
+Metric = str | Callable[[nn.Module, Any], Any]
+"""``"accuracy"``, or a function of (model, batch): a score in [0, 1] for each example."""
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How batches are scored, where ``metric`` alone does not say it."""
+
+    metric: Metric = "accuracy"
+    loss: Loss | None = None
+    """A module or a function of (prediction, target) that averages; None: cross-entropy."""
+    predict: Predict | None = None
+    """``predict(model, batch)``: the prediction and its target, for batches of another form."""
+
+    def __post_init__(self) -> None:
+        check_loss(self.loss)
+        if self.metric != "accuracy" and not callable(self.metric):
+            raise ValueError(f"metric must be 'accuracy' or a function, got {self.metric!r}")
+
+
+@dataclass(frozen=True)
+class KeptScore:
+    """How well a model does on a task."""
+
+    loss: float
+    """Mean over all predictions; of the usual cross-entropy, nats."""
+    percent: float
+
+    def __str__(self) -> str:
+        return f"{self.percent:.1f} % (loss {self.loss:.4f})"
+
+
+class KeptTask:
+    """Batches of one task, held in a fixed order, and how they are scored."""
+
+    def __init__(self, name: str, batches: Iterable[Any], scoring: Scoring) -> None:
+        if isinstance(batches, Mapping | Tensor | str) or not isinstance(batches, Iterable):
+            kind = type(batches).__name__
+            raise TypeError(f"{name!r} must be a list or a loader of batches, got {kind}")
+        self.name, self.metric, self.loss = name, scoring.metric, check_loss(scoring.loss)
+        self.batches = [_plain(batch) for batch in batches]
+        if not self.batches:
+            raise ValueError(f"{name!r} must hold at least one batch, got none")
+        self.examples = sum(size_of(batch) for batch in self.batches)
+        self._predict = scoring.predict
+
+    @torch.no_grad()
+    def score(self, model: nn.Module) -> KeptScore:
+        """Loss and score now; modes and random states are left as they were."""
+        device = next(model.parameters()).device
+        generators, sums = Generators(), torch.zeros(4, dtype=torch.float64)
+        try:
+            with evaluating(model):
+                for batch in self.batches:
+                    sums += self._sums(model, moved(batch, device))
+        finally:
+            generators.put_back()
+        loss, predictions, scored, examples = sums.tolist()
+        return KeptScore(loss / predictions, 100 * scored / examples)
+
+    def _sums(self, model: nn.Module, batch: Any) -> Tensor:
+        """Loss and predictions, score and examples of a batch, each added up."""
+        if self._predict is None:
+            self._predict = choose_predict(model, batch, self.loss)
+        prediction, target = self._predict(model, batch)
+        count = len(target) if self.loss.reduction == "mean" else 1
+        loss = self.loss(prediction.float(), target).double().cpu() * count
+        scores = self._scores(model, batch, prediction, target)
+        return torch.stack([loss, *torch.tensor([count, scores.sum(), len(scores)]).double()])
+
+    def _scores(self, model: nn.Module, batch: Any, prediction: Tensor, target: Tensor) -> Tensor:
+        if callable(self.metric):
+            given = torch.as_tensor(self.metric(model, batch), dtype=torch.float64).reshape(-1)
+            if len(given) != size_of(batch) or not bool(((given >= 0) & (given <= 1)).all()):
+                raise ValueError(
+                    f"metric must give one number in [0, 1] for each of {size_of(batch)} examples, "
+                    f"got {given.tolist()}"
+                )
+            return given
+        if target.is_floating_point():
+            raise ValueError("metric 'accuracy' needs classes as targets; pass a function")
+        return (prediction.argmax(-1) == target).double().cpu().reshape(-1)
+
+
+def _plain(batch: Any) -> Any:
+    """Lists as tuples, and mappings such as transformers' as plain ones."""
+    return moved(batch, torch.device("cpu"))

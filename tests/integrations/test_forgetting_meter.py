@@ -1,0 +1,217 @@
+"""The meter in a plain loop: true scores, forecasts that decide nothing, budgets, records."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import risegrad
+from integrations.old_and_new import NEW, OLD, batches, knowing, percent, train
+from risegrad.cli import main
+from risegrad.integrations.forgetting_meter import Budget, ForgettingMeter, MeterReading
+from risegrad.integrations.kept_scores import Scoring
+from risegrad.lab.records.own_runs import OwnRun
+from risegrad.lab.records.record import read_record
+
+
+def meter_of(model: nn.Module, **more: Any) -> ForgettingMeter:
+    new = {"5-9": batches(NEW, True)}
+    return ForgettingMeter(model, {"0-4": batches(OLD, True)}, **{"new": new, **more})
+
+
+def learn(model: nn.Module, meter: ForgettingMeter, rate: float = 0.1, steps: int = 40) -> int:
+    """A loop as people write it; how many steps it took."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    data = batches(NEW, False) * 10
+    for number, (inputs, target) in enumerate(data[:steps], 1):
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), target).backward()
+        optimizer.step()
+        if meter.update().stop:
+            return number
+    return steps
+
+
+def true_loss(model: nn.Module, classes: range) -> float:
+    with torch.no_grad():
+        parts = [(model(x).double(), y) for x, y in batches(classes, True)]
+        total = sum(cross_entropy(p, y, reduction="sum").item() for p, y in parts)
+    return total / sum(len(y) for _, y in parts)
+
+
+def test_scores_are_the_true_ones() -> None:
+    model = knowing()
+    meter = meter_of(model, every=20)
+    before = true_loss(model, OLD)
+    learn(model, meter)
+    assert [reading.step for reading in meter.readings] == [0, 20, 40]
+    end = meter.last
+    assert end.scores["0-4"].loss == pytest.approx(true_loss(model, OLD), rel=1e-5)
+    assert end.scores["0-4"].percent == pytest.approx(percent(model, OLD))
+    assert end.scores["5-9"].percent == pytest.approx(percent(model, NEW))
+    assert end.rises["0-4"] == pytest.approx(true_loss(model, OLD) - before, rel=1e-4)
+    assert meter.start.scores["0-4"].percent > 90
+    assert end.scores["5-9"].percent > 75 > 50 > end.scores["0-4"].percent
+    assert str(end).startswith("step 40: 0-4 ")
+
+
+def test_measuring_changes_nothing() -> None:
+    def trained(metered: bool) -> dict[str, torch.Tensor]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Dropout(0.1), *knowing(), nn.BatchNorm1d(10))
+        every = 1 if metered else None
+        meter = meter_of(model, every=every)
+        assert model.training
+        learn(model, meter, steps=8)
+        return model.state_dict()
+
+    one, other = trained(True), trained(False)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_budget_stops() -> None:
+    model = knowing()
+    meter = meter_of(model, every=5, budget=0.5)
+    assert learn(model, meter) < 40
+    assert meter.last.stop
+    assert meter.last.rise > 0.5
+    assert all(reading.rise <= 0.5 for reading in meter.readings[:-1])
+
+
+def test_a_budget_goes_back_to_the_last_good_point() -> None:
+    model = knowing()
+    meter = meter_of(model, every=5, budget=Budget(0.5, "back"))
+    taken = learn(model, meter)
+    assert taken < 40
+    assert meter.last.stop
+    assert 0 < meter.last.rise <= 0.5
+    twin, plain = knowing(), meter_of(knowing(), every=None)
+    learn(twin, plain, steps=taken - 5)
+    pairs = zip(model.parameters(), twin.parameters(), strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs)
+
+
+def test_a_memory_foretells_between_measurements() -> None:
+    """The quadratic form since the start; after a measurement, on from it and scaled by it."""
+    model = knowing()
+    memory = risegrad.remember(model, batches(OLD, False), examples=256)
+    anchor = memory.anchor(model)
+    meter = meter_of(model, every=100, memory=memory)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    seen: list[MeterReading] = []
+    for inputs, target in batches(NEW, False)[:8]:
+        train(model, optimizer, [(inputs, target)], 1)
+        seen.append(meter.update())
+        wanted = sum(memory.damage(anchor, model).values())
+        assert seen[-1].foretold == pytest.approx(wanted, rel=1e-6)
+    assert len(meter.readings) == 1
+    truth = true_loss(model, OLD) - meter.start.scores["0-4"].loss
+    assert truth / 50 < seen[-1].rise < truth * 50, "the order of magnitude, if at all"
+    assert seen[-1].numbers() == {"kept_rise_foretold": seen[-1].rise}
+    meter.measure()
+    train(model, optimizer, batches(NEW, False)[8:12], 1)
+    again = meter.update()
+    truth = true_loss(model, OLD) - meter.start.scores["0-4"].loss
+    assert truth / 2 < again.rise < truth * 2
+
+
+def test_a_forecast_beyond_the_budget_is_checked_by_measuring() -> None:
+    model = knowing()
+    memory = risegrad.remember(model, batches(OLD, False), examples=256) * 1e7
+    meter = meter_of(model, every=100, memory=memory, budget=1e3)
+    assert learn(model, meter, rate=0.05, steps=20) == 20, "a forecast alone stops nothing"
+    assert len(meter.readings) > 1
+    assert not any(reading.stop for reading in meter.readings)
+
+
+def test_the_memory_that_shapes_is_no_judge() -> None:
+    """It looks only where it does not step: the forecast is refused, with the reason."""
+    model = knowing()
+    memory = risegrad.remember(model, batches(OLD, False), examples=256)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    shaper = risegrad.Informed(memory, damping=0.01)
+    handle = risegrad.attach(optimizer, shaper, model.named_parameters())
+    meter = meter_of(model, every=4, memory=memory)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for pair in batches(NEW, False)[:6]:
+            train(model, optimizer, [pair], 1)
+            assert meter.update().foretold is None
+    found = [str(warning.message) for warning in seen]
+    assert sum("underestimates the damage of its own steps" in text for text in found) == 1
+    assert len(meter.readings) == 2
+    handle.detach()
+    assert meter.update().foretold is not None
+
+
+def test_another_loss_metric_and_form() -> None:
+    def near(model: nn.Module, batch: Any) -> Any:
+        return (model(batch["x"]).argmax(-1) - batch["y"]).abs() <= 1
+
+    def predict(model: nn.Module, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        hot = nn.functional.one_hot(batch["y"], 10).float()
+        return model(batch["x"]).softmax(-1), hot
+
+    kept = [{"x": x, "y": y} for x, y in batches(OLD, True)]
+    scoring = Scoring(near, nn.MSELoss(), predict)
+    start = ForgettingMeter(knowing(), {"0-4": kept}, metric=scoring).start
+    assert 90 < start.scores["0-4"].percent <= 100
+    assert 0 < start.scores["0-4"].loss < 0.05
+
+
+def test_records_are_read_by_report_and_frontier(tmp_path: Path, capsys: Any) -> None:
+    """Three rates of plain SGD and of RISE, two seeds each: a report at equal learning."""
+    for method, shaper in {"FO": None, "RISE": risegrad.Rise(keep=0.5)}.items():
+        for rate in (0.01, 0.05, 0.2):
+            for seed in (0, 1):
+                model = knowing()
+                optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+                if shaper is not None:
+                    seeded = risegrad.Rise(keep=0.5, seed=seed)
+                    risegrad.attach(optimizer, seeded, model.named_parameters())
+                meter = meter_of(model)
+                train(model, optimizer, batches(NEW, False)[seed:], 2)
+                meter.step += 1
+                meter.finish()
+                swept = f"lr={rate}"
+                run = OwnRun(
+                    "my digits", f"{method} ({swept})", seed, {"lr": rate, "rule": method},
+                    baseline=method == "FO", method=method, swept=swept,
+                )  # fmt: skip
+                meter.write_record(tmp_path / f"{method}-{rate}-{seed}.json", run)
+    record = read_record(tmp_path / "FO-0.05-0.json")
+    assert [task.name for task in record.result.tasks] == ["0-4", "5-9"]
+    assert record.result.metrics["plasticity"] == record.result.scores["accuracy"].at(1, 1)
+    assert main(["report", str(tmp_path), "--out", str(tmp_path / "page.html")]) == 0
+    assert "equal learning" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "my digits" in capsys.readouterr().out + (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"keep": {}}, TypeError, r"keep must be tasks by name, .*got \{\}"),
+        ({"keep": [1]}, TypeError, r"keep must be tasks by name"),
+        ({"keep": {"a": "text"}}, TypeError, r"'a' must be a list or a loader of batches, got str"),
+        ({"keep": {"a": []}}, ValueError, r"'a' must hold at least one batch, got none"),
+        ({"every": 0}, ValueError, r"every must be an integer >= 1, got 0"),
+        ({"budget": 0.0}, ValueError, r"budget must be .*got 0"),
+        ({"metric": "f1"}, ValueError, r"metric must be 'accuracy' or a function, got 'f1'"),
+        ({"new": {"0-4": []}}, ValueError, r"kept or new, not both: 0-4"),
+        ({"metric": lambda model, batch: [2.0]}, ValueError, r"one number in \[0, 1\] for each"),
+    ],
+)
+def test_bad_input(given: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        ForgettingMeter(knowing(), **{"keep": {"0-4": batches(OLD, True)}, **given})
+
+
+def test_a_budget_that_cannot_be() -> None:
+    with pytest.raises(ValueError, match=r"then must be stop or back|then must be one of"):
+        Budget(0.1, "panic")  # type: ignore[arg-type]

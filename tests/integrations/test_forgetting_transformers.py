@@ -1,0 +1,188 @@
+"""The Trainer with a meter: scores, trackers, records, budgets, resuming, signed adapters."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import risegrad
+from integrations.test_remember_transformers import OldExamples, adapted
+from integrations.test_transformers import STEPS, tiny, tokens, trainer
+from risegrad.lab.records.record import read_record
+
+peft = pytest.importorskip("peft")
+from risegrad.integrations.forgetting_meter import Budget  # noqa: E402
+from risegrad.integrations.transformers import (  # noqa: E402
+    ForgettingCallback,
+    RememberCallback,
+    RiseCallback,
+)
+
+
+def kept() -> dict[str, Any]:
+    return {"old": OldExamples()}
+
+
+def new() -> dict[str, Any]:
+    return {"texts": [{"input_ids": part, "labels": part} for part in tokens().split(4)]}
+
+
+def loss_on_old(model: Any) -> float:
+    """The model's own loss, text by text: all have the same number of tokens."""
+    with torch.no_grad():
+        rows = tokens().flip(1)
+        losses = [model.eval()(input_ids=row[None], labels=row[None]).loss for row in rows]
+    return float(torch.stack(losses).double().mean())
+
+
+def test_scores_go_to_the_log_and_to_a_record(tmp_path: Path) -> None:
+    model = tiny()
+    callback = ForgettingCallback(kept(), new=new(), every=2)
+    training = trainer(model, tmp_path, callbacks=[callback], learning_rate=0.01)
+    before = loss_on_old(tiny())
+    training.train()
+    meter = callback.meter
+    assert meter is not None
+    assert [reading.step for reading in meter.readings] == [0, 2, STEPS]
+    assert meter.start.scores["old"].loss == pytest.approx(before, rel=1e-5)
+    assert meter.last.scores["old"].loss == pytest.approx(loss_on_old(model), rel=1e-5)
+    logged = [entry for entry in training.state.log_history if "eval_kept_old_loss" in entry]
+    assert [entry["step"] for entry in logged] == [0, 2, STEPS]
+    assert logged[-1]["eval_kept_old_rise"] == meter.last.rises["old"]
+    record = read_record(tmp_path / "record.json")
+    assert record.row.label == "plain training"
+    assert [task.name for task in record.result.tasks] == ["old", "texts"]
+    assert record.config["steps"] == STEPS
+
+
+def test_measuring_changes_nothing(tmp_path: Path) -> None:
+    one, other = tiny(), tiny()
+    callbacks = [ForgettingCallback(kept(), every=1)]
+    trainer(one, tmp_path / "one", callbacks=callbacks).train()
+    trainer(other, tmp_path / "other").train()
+    pairs = zip(one.parameters(), other.parameters(), strict=True)
+    assert all(torch.equal(p, q) for p, q in pairs)
+
+
+def test_every_epoch(tmp_path: Path) -> None:
+    callback = ForgettingCallback(kept(), every="epoch")
+    trainer(tiny(), tmp_path, callbacks=[callback]).train()
+    assert callback.meter is not None
+    assert [reading.step for reading in callback.meter.readings] == [0, STEPS]
+
+
+def test_a_budget_stops_or_goes_back(tmp_path: Path) -> None:
+    model = tiny()
+    callback = ForgettingCallback(kept(), every=1, budget=Budget(1e-9, "back"))
+    training = trainer(model, tmp_path, callbacks=[callback], learning_rate=1.0)
+    training.train()
+    assert callback.meter is not None
+    assert training.state.global_step < STEPS
+    assert callback.meter.last.stop
+    good = next(r for r in reversed(callback.meter.readings) if not r.stop)
+    assert loss_on_old(model) == pytest.approx(good.scores["old"].loss, rel=1e-5)
+
+
+def test_tensorboard_has_the_numbers(tmp_path: Path) -> None:
+    reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    os.environ["TENSORBOARD_LOGGING_DIR"] = str(tmp_path / "tb")
+    try:
+        callback = ForgettingCallback(kept(), every=2)
+        trainer(tiny(), tmp_path, callbacks=[callback], report_to=["tensorboard"]).train()
+    finally:
+        del os.environ["TENSORBOARD_LOGGING_DIR"]
+    events = reading.EventAccumulator(str(tmp_path / "tb")).Reload()
+    found = events.Scalars("eval/kept_old_loss")
+    assert callback.meter is not None
+    wanted = [(r.step, r.scores["old"].loss) for r in callback.meter.readings]
+    assert [event.step for event in found] == [step for step, _ in wanted]
+    assert [event.value for event in found] == pytest.approx([v for _, v in wanted], rel=1e-5)
+
+
+def test_wandb_offline_has_the_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wandb = pytest.importorskip("wandb", reason="W&B is not installed")
+    monkeypatch.chdir(tmp_path)
+    for name, value in {"MODE": "offline", "SILENT": "true", "DIR": str(tmp_path)}.items():
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    callback = ForgettingCallback(kept(), every=2)
+    trainer(tiny(), tmp_path, callbacks=[callback], report_to=["wandb"]).train()
+    assert callback.meter is not None
+    summary = dict(wandb.run.summary)
+    wandb.finish()
+    assert summary["eval/kept_old_loss"] == pytest.approx(callback.meter.last.scores["old"].loss)
+
+
+def test_a_resumed_run_counts_from_its_first_scores(tmp_path: Path) -> None:
+    def train(resume: str | None = None, **changes: Any) -> Any:
+        callback = ForgettingCallback(kept(), every=2)
+        training = trainer(tiny(), tmp_path, callbacks=[callback], **changes)
+        training.train(resume_from_checkpoint=resume)
+        return callback.meter
+
+    whole = train(save_strategy="steps", save_steps=2)
+    resumed = train(str(tmp_path / "checkpoint-2"))
+    assert resumed.start.scores == whole.start.scores
+    assert resumed.last.rises["old"] == pytest.approx(whole.last.rises["old"], rel=1e-6)
+
+
+@pytest.mark.parametrize("rule", ["rise", "informed"])
+def test_an_adapters_folder_says_how_it_was_made(tmp_path: Path, rule: str) -> None:
+    model = adapted()
+    shaping: Any = (
+        RiseCallback(risegrad.Rise(keep=0.5))
+        if rule == "rise"
+        else RememberCallback(OldExamples(), damping=0.1, examples=16)
+    )
+    forgetting = ForgettingCallback(kept(), every=2)
+    training = trainer(
+        model, tmp_path, callbacks=[shaping, forgetting], save_strategy="steps", save_steps=STEPS
+    )
+    training.train()
+    training.save_model()
+    model.save_pretrained(tmp_path / "by hand")
+    forgetting.save(tmp_path / "by hand")
+    for name in (f"checkpoint-{STEPS}", ".", "by hand"):
+        folder = tmp_path / name
+        signed = json.loads((folder / "risegrad.json").read_text())
+        (found,) = signed["rules"]
+        assert found["rule"] == ("Rise" if rule == "rise" else "Informed")
+        assert signed["forgetting"][1]["step"] == STEPS
+        card = (folder / "README.md").read_text(encoding="utf-8")
+        assert card.count("## Training with risegrad") == 1
+        assert "| old (kept) |" in card
+        peft.PeftModel.from_pretrained(tiny(), folder)  # an adapter like any other
+    record = read_record(tmp_path / "record.json")
+    wanted = "Rise keep=0.5" if rule == "rise" else "Informed damping=0.1"
+    assert record.row.label == wanted
+
+
+def test_rise_alone_signs_its_checkpoints(tmp_path: Path) -> None:
+    callback = RiseCallback(risegrad.Rise(q=4))
+    trainer(adapted(), tmp_path, callbacks=[callback], save_strategy="steps", save_steps=2).train()
+    signed = json.loads((tmp_path / "checkpoint-2" / "risegrad.json").read_text())
+    assert signed["rules"][0]["q"] == 4
+    assert "forgetting" not in signed
+
+
+def test_a_hub_dataset_loses_foreign_columns(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = tokens().flip(1).tolist()
+    held = datasets.Dataset.from_dict(
+        {"input_ids": rows, "labels": rows, "text": ["a"] * len(rows), "idx": [1] * len(rows)}
+    )
+    callback = ForgettingCallback({"old": held.with_format("torch")}, every=2)
+    trainer(tiny(), tmp_path, callbacks=[callback]).train()
+    assert callback.meter is not None
+    assert callback.meter.start.scores["old"].loss == pytest.approx(loss_on_old(tiny()), rel=1e-5)
+
+
+def test_bad_input() -> None:
+    with pytest.raises(ValueError, match="every must be a number of steps or 'epoch', got 'week'"):
+        ForgettingCallback(kept(), every="week")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="nothing was measured yet"):
+        ForgettingCallback(kept()).save("anywhere")
