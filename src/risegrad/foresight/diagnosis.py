@@ -74,7 +74,7 @@ def _totals(operator: Operator, measured: Measured, eta: float) -> Totals:
 
 
 def _block(operator: Operator, measured: Measured, b: int, score: Bounds | None) -> BlockReport:
-    block = operator.space.blocks[b]
+    block, paired = operator.space.blocks[b], operator.space.paired
     g2 = measured.gradient.terms().g2[b].item()
 
     def at(name: str) -> Estimate:
@@ -84,7 +84,8 @@ def _block(operator: Operator, measured: Measured, b: int, score: Bounds | None)
         name=block.name, d=block.d, q=block.q, tau=block.tau, mean_factor=block.mean_factor,
         gradient_norm=g2**0.5,
         lambda_dir=at("lambda_dir") if g2 else None, lambda_avg=at("lambda_avg"),
-        excess=at("excess") if g2 else None, S=at("S"), C=at("C"), raw_C=at("raw_C"), R=score,
+        excess=at("excess") if g2 else None, S=at("S"), R=score,
+        C=at("C") if paired else None, raw_C=at("raw_C") if paired else None,
         fo=at("fo"), ghg=at("ghg"), hg2=at("hg2"), trace=at("trace"), trace_sq=at("trace_sq"),
     )  # fmt: skip
 
@@ -127,7 +128,7 @@ def _flat_signals(
     terms = measured.gradient.terms()
     scores: list[Bounds | None] = [None] * count
     if measured.gradient.count == 0:
-        ghg, hg2 = terms.cross.diagonal().tolist(), terms.pulls.diagonal().tolist()
+        ghg, hg2 = terms.ghg.tolist(), terms.hg2.tolist()
         rows = zip(terms.g2.tolist(), ghg, hg2, strict=True)
         # Rounding can leave g'Hg a hair below zero where it is zero.
         scores = [first_step_bounds(g2, max(bend, 0.0), pull, rho) for g2, bend, pull in rows]

@@ -29,9 +29,10 @@ class BlockReport:
     """``lambda_dir - lambda_avg``"""
     S: Estimate
     """shaping score, ``(eta^2/2) tau_b |g_b|^2 excess``"""
-    C: Estimate
-    """coupling score with RISE's own covariances of the displacement"""
-    raw_C: Estimate
+    C: Estimate | None
+    """coupling score with RISE's own covariances of the displacement; None with so many blocks that
+    no number is kept for every pair"""
+    raw_C: Estimate | None
     """``sum_{c != b} |H_bc|_F``"""
     R: Bounds | None
     """flat-signal score ``g_b'(H_bb + rho I)^(-1) g_b``, between two bounds"""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import torch
@@ -14,8 +15,8 @@ from risegrad.core.parameter_names import plain_name
 from risegrad.core.shapers import Shaper, resolve_q
 from risegrad.theory.calibration import mean_factor, tau
 
-MOST_BLOCKS = 1024
-"""Couplings are kept for every pair of blocks: more would not fit, nor be read by anyone."""
+MOST_PAIRED = 1024
+"""With more blocks, couplings are not kept pair by pair: they would not fit, nor be read."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +82,22 @@ class Space:
         parts = torch.split(vector, [shape.numel() for shape in self.shapes])
         return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
+    @property
+    def paired(self) -> bool:
+        """Whether there are few enough blocks to keep a number for every pair of them."""
+        return len(self.blocks) <= MOST_PAIRED
+
+    @cached_property
+    def _owners(self) -> Tensor:
+        """The block of every coordinate."""
+        sizes = torch.tensor([block.d for block in self.blocks], device=self.device)
+        return torch.arange(len(sizes), device=self.device).repeat_interleave(sizes)
+
     def block_dots(self, a: Tensor, b: Tensor) -> Tensor:
         """``a_b . b_b`` for every block, added up in float64."""
-        return torch.stack([_dot(a[block.at], b[block.at]) for block in self.blocks])
+        products = a.double() * b.double()
+        sums = torch.zeros(len(self.blocks), dtype=torch.float64, device=products.device)
+        return sums.index_add_(0, self._owners.to(products.device), products).cpu()
 
     def find(self, name: str) -> int:
         """The number of a block, by its name."""
@@ -92,10 +106,6 @@ class Space:
                 return number
         names = listing([block.name for block in self.blocks])
         raise ValueError(f"no block is called {name!r}; the blocks are {names}")
-
-
-def _dot(a: Tensor, b: Tensor) -> Tensor:
-    return torch.dot(a.double(), b.double()).cpu()
 
 
 def trained_parameters(model: nn.Module, exempt: Sequence[str] = ()) -> dict[str, Tensor]:
@@ -130,11 +140,6 @@ def make_space(
     names = tuple(name for name in blocks.parameters if name not in still)
     sizes = {name: parameters[name].numel() for name in names}
     cut = _cut(blocks, counts, sizes)
-    if len(cut) > MOST_BLOCKS:
-        raise ValueError(
-            f"blocks must be at most {MOST_BLOCKS} here, got {len(cut)}: couplings are kept for "
-            "every pair; choose larger blocks, or name parameters in exempt"
-        )
     return Space(names, tuple(parameters[name].shape for name in names), cut, dtype, device)
 
 
