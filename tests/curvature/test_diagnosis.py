@@ -286,8 +286,8 @@ def test_the_model_is_left_as_it_was():
 def test_progress_is_told():
     told = []
     diagnosed(budget=ProductBudget(probes=16, precision=0.001, adam_draws=2),
-              progress=lambda done, most: told.append((done, most)))  # fmt: skip
-    assert told[-1] == (4 + 16 + 5, 4 + 16 + 5)
+              progress=lambda done, most: told.append((done, most)), dampings=())  # fmt: skip
+    assert told[-1] == (4 + 16 + 5 + 2,) * 2
     assert [done for done, _ in told] == sorted(done for done, _ in told)
 
 

@@ -13,7 +13,7 @@ from risegrad.core.shapers import Rise
 from risegrad.curvature import ProductBudget
 from risegrad.curvature.estimates.damage_moments import Calibration, evaluate
 from risegrad.curvature.estimates.gradient_terms import exact_gradient_terms, signed_gradient_terms
-from risegrad.curvature.estimates.probe_terms import ProbeTerms, Probes
+from risegrad.curvature.estimates.probe_terms import Probes, ProbeTerms
 from risegrad.curvature.operators import parameter_space
 from risegrad.curvature.operators.products import DenseOperator
 from risegrad.foresight import Measurement, diagnose

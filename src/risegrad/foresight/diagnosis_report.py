@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from risegrad.common.settings import read
 from risegrad.curvature.estimates.adam_terms import AdamView
 from risegrad.curvature.estimates.estimated import Estimate
 from risegrad.curvature.estimates.spectral import Bounds
+from risegrad.foresight.recommendation import (
+    Recommendation,
+    decision,
+    decision_by_totals,
+    recommend,
+)
+from risegrad.foresight.rule_forecast import RuleForecast
+from risegrad.foresight.step_rules import Candidates
 
 
 @dataclass(frozen=True)
@@ -112,6 +122,23 @@ class Diagnosis:
     asymmetry: float
     """of the products with probes, relative: what rounding left"""
     verdicts: tuple[str, ...] = ()
+    rules: tuple[RuleForecast, ...] = ()
+    """what each rule would do; FO first"""
+    rows: tuple[RuleForecast, ...] = ()
+    """the rows of an experiment as they run, with their own optimizers and rates"""
+    subject: str = ""
+    """what was diagnosed, in words"""
+    candidates: Candidates | None = field(default=None, compare=False, repr=False)
+    """what ``recommend`` makes shapers of; not in a file"""
+
+    @property
+    def decision(self) -> str:
+        """What to do, in one or two sentences."""
+        return decision(self.rules) if self.rules else decision_by_totals(self.totals)
+
+    def recommend(self) -> Recommendation:
+        """The shaper, ready to attach, and what to multiply the learning rate by."""
+        return recommend(self)
 
     @property
     def d(self) -> int:
@@ -120,13 +147,39 @@ class Diagnosis:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON; what is not a number becomes None."""
-        content: dict[str, Any] = plain(asdict(self))
+        content: dict[str, Any] = plain(asdict(replace(self, candidates=None)))
+        del content["candidates"]
         return content
+
+    @staticmethod
+    def from_dict(content: Mapping[str, Any]) -> Diagnosis:
+        """What ``to_dict`` gave, from a file; such a diagnosis has no shapers to recommend."""
+        return read(Diagnosis, numbered(content))
+
+    def _repr_html_(self) -> str:
+        from risegrad.foresight.diagnosis_page import diagnosis_fragment
+
+        return diagnosis_fragment(self)
 
     def __str__(self) -> str:
         from risegrad.foresight.diagnosis_text import summary
 
         return summary(self)
+
+
+NUMBERS = {"value": math.nan, "error": math.nan, "lower": -math.inf, "upper": math.inf}
+NUMBERS |= dict.fromkeys(("historical_loss", "incoming_loss", "progress"), math.nan)
+NUMBERS |= dict.fromkeys(("evenness_plain", "evenness_shaped"), math.nan)
+
+
+def numbered(value: Any) -> Any:
+    """The inverse of ``plain`` where a number must stand."""
+    if isinstance(value, Mapping):
+        return {
+            key: NUMBERS[key] if entry is None and key in NUMBERS else numbered(entry)
+            for key, entry in value.items()
+        }
+    return [numbered(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
 def plain(value: Any) -> Any:

@@ -121,6 +121,9 @@ def evaluate(g: GradientTerms, p: ProbeTerms, c: Calibration, eta: float) -> Num
     change = eta**2 * past_variance - eta**3 * 2 * covariance + eta**4 * variance
     gaussian = coupled.total / 2 + ((g.rows_mean**2 + g.g2 * g.mean_sq) / c.n).sum()
     rise = matched + residual.sum()
+    isotropic = fo + half * (g.g2 * (c.d + 1) / (c.d * c.n) * p.trace).sum()
+    # At equal first-order progress, in parts of FO's damage: 1/Gamma of theory.efficiency.
+    slower = (g.g2.sum() / (c.a * g.g2).sum()) ** 2
     linear_fo, linear_mean = -eta * g.past_g.sum(), -eta * (c.a * g.past_g).sum()
     return {
         **_block_scores(g, p, c, eta, coupled.pairs),
@@ -129,6 +132,10 @@ def evaluate(g: GradientTerms, p: ProbeTerms, c: Calibration, eta: float) -> Num
         "damage.rise": rise,
         "damage.rise_std": _root(eta**4 * variance),
         "damage.covariance_noise_std": _root(eta**4 * gaussian),
+        "damage.isotropic_noise": isotropic,
+        "share.scaled_fo": slower * matched / fo,
+        "share.rise": slower * rise / fo,
+        "share.isotropic_noise": isotropic / fo,
         "gap.total": fo - rise,
         "gap.within": gap_from_scalars(ghg, p.trace, g.g2, d=c.d, q=c.q, eta=eta).sum(),
         "progress_cost": rise - matched,
