@@ -18,8 +18,16 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import NoReturn, Protocol
 
 from risegrad.common.optional_imports import explained
-from risegrad.foresight.commands import calibrate_command, diagnose_command, local_command
-from risegrad.lab.commands import completion_command, report_command, run_command, show_command
+from risegrad.foresight.commands import calibrate_command
+from risegrad.lab.commands import (
+    completion_command,
+    diagnose_command,
+    foresight_command,
+    local_command,
+    report_command,
+    run_command,
+    show_command,
+)
 from risegrad.lab.commands import list_command as listing
 from risegrad.sandbox import sandbox_command as sandbox
 
@@ -53,6 +61,7 @@ COMMANDS: tuple[CommandModule, ...] = (
     calibrate_command,
     diagnose_command,
     local_command,
+    foresight_command,
     sandbox,
     completion_command,
 )

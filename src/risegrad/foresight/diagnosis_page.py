@@ -19,7 +19,16 @@ from risegrad.foresight.diagnosis_text import (
 )
 from risegrad.foresight.recommendation import in_short
 from risegrad.pages.charts.bar_chart import Bar, bars
-from risegrad.pages.page_blocks import ChartFigure, Fold, ItemList, Page, Paragraph, Part, Row
+from risegrad.pages.page_blocks import (
+    Block,
+    ChartFigure,
+    Fold,
+    ItemList,
+    Page,
+    Paragraph,
+    Part,
+    Row,
+)
 from risegrad.pages.page_html import html
 from risegrad.pages.page_tables import Table, text_table
 from risegrad.pages.palette import Palette
@@ -49,12 +58,14 @@ GLOSSARY = (
 
 def diagnosis_page(found: Diagnosis, title: str = "Diagnosis before training") -> str:
     """A diagnosis as one HTML file."""
-    return html(Page(title, diagnosis_parts(found), glossary=GLOSSARY))
+    return html(Page(title, diagnosis_parts(found), found.subject, glossary=GLOSSARY))
 
 
 def diagnosis_parts(found: Diagnosis) -> tuple[Part, ...]:
     """The first has no title, because it comes right below the page's."""
-    rules = (Row(tuple(_rule_figures(found))), *_forecast_tables(found), _rule_table(found))
+    rules: tuple[Block, ...] = (
+        Row(tuple(_rule_figures(found))), *_forecast_tables(found), _rule_table(found)
+    )  # fmt: skip
     words = ItemList("In words", (*found.verdicts, advice(found)))
     blocks = (Row(tuple(_block_figures(found))), Fold("Every block", (_block_table(found),)))
     return (

@@ -14,7 +14,7 @@ from risegrad.curvature.estimates.spectral import Bounds
 from risegrad.foresight.recommendation import (
     Recommendation,
     decision,
-    decision_by_totals,
+    is_clear,
     recommend,
 )
 from risegrad.foresight.rule_forecast import RuleForecast
@@ -86,6 +86,22 @@ class Totals:
     """``eta |g|^2``: first-order decrease of the incoming loss"""
     rise_progress: float
     """``eta sum_b a_b |g_b|^2``"""
+
+
+def decision_by_totals(t: Totals) -> str:
+    """By RISE and scaled FO alone: early diagnoses knew no other rules."""
+    if t.fo_progress == 0:
+        return "The incoming gradient is zero: no rule would move anything."
+    if not is_clear(t.progress_cost):
+        return (
+            "Use a smaller first-order (FO) step: at equal progress its damage and that of RISE "
+            "do not differ beyond the error of the estimate."
+        )
+    if t.progress_cost.value > 0:
+        share = f"{t.scaled_fo.value / t.rise.value:.2g} times" if t.rise.value > 0 else "less than"
+        words = "Use a smaller first-order (FO) step: at equal progress it does"
+        return f"{words} {share} the damage of RISE."
+    return f"Use RISE: at equal progress its damage is {t.rise}, first-order (FO) {t.scaled_fo}."
 
 
 @dataclass(frozen=True)

@@ -36,15 +36,6 @@ def is_clear(value: Estimate) -> bool:
     return abs(value.value) > CLEAR * value.error
 
 
-class OldTotals(Protocol):
-    """What decides in a diagnosis that knows no rules, as early ones did not."""
-
-    fo_progress: float
-    progress_cost: Estimate
-    scaled_fo: Estimate
-    rise: Estimate
-
-
 class Found(Protocol):
     """What of a diagnosis decides."""
 
@@ -91,28 +82,12 @@ def in_short(share: Estimate) -> str:
     return f"{share.value:.2g}" if share.error == 0 else f"{share.value:.2g} ± {share.error:.1g}"
 
 
-def decision_by_totals(t: OldTotals) -> str:
-    """By RISE and scaled FO alone."""
-    if t.fo_progress == 0:
-        return "The incoming gradient is zero: no rule would move anything."
-    if not is_clear(t.progress_cost):
-        return (
-            "Use a smaller first-order (FO) step: at equal progress its damage and that of RISE "
-            "do not differ beyond the error of the estimate."
-        )
-    if t.progress_cost.value > 0:
-        share = f"{t.scaled_fo.value / t.rise.value:.2g} times" if t.rise.value > 0 else "less than"
-        words = "Use a smaller first-order (FO) step: at equal progress it does"
-        return f"{words} {share} the damage of RISE."
-    return f"Use RISE: at equal progress its damage is {t.rise}, first-order (FO) {t.scaled_fo}."
-
-
 def _rise(rules: Mapping[str, RuleForecast]) -> str:
     rise = rules.get(RISE)
     if rise is None or rise is best_rule([*rules.values()]):
         return ""
     if rise.share.value - 1 > CLEAR * rise.share.error:
-        return f"RISE would do {rise.share.value:.2g} times the damage of a smaller step."
+        return f"RISE would do {rise.share.value:.3g} times the damage of a smaller step."
     return f"RISE would do {in_short(rise.share)} of the damage of a smaller step."
 
 

@@ -56,10 +56,11 @@ class Priced:
 
 
 def priced(rule: Bends, fo: Bends) -> Priced:
-    """A rule and FO over the same batches."""
+    """A rule and FO over the same batches; as many draws of both belong together in pairs."""
 
     def share(parts: Kept, draws: Kept) -> Tensor:
-        return rule.price(parts, draws) / fo.price(parts, _all(fo.draws))
+        paired = draws if rule.draws == fo.draws else _all(fo.draws)
+        return rule.price(parts, draws) / fo.price(parts, paired)
 
     return Priced(
         efficiency=_estimate(rule, lambda parts, draws: 1 / _whole(rule, parts, draws)),
