@@ -19,7 +19,7 @@ from risegrad.curvature.operators.parameter_space import Space, make_space, trai
 from risegrad.curvature.operators.products import Kind, NetworkOperator
 from risegrad.foresight import Measurement
 from risegrad.foresight.diagnosis import diagnose_operator
-from risegrad.foresight.step_rules import Candidates, Fold
+from risegrad.foresight.step_rules import Candidates, MemoryFold
 
 TOKENS, TARGET, BATCH = 16, 4, 8
 PRECISION = 0.1
@@ -99,7 +99,7 @@ def all_rules(subject: Subject) -> Candidates:
     """Informed steps at four dampings, by a memory of other examples, beside RISE's controls."""
     model = subject.objective.model
     memory = remember(model, batches(2), examples=None)
-    return Candidates(Rise(q=4), memory, (Fold(memory),), Measurement().dampings, model)
+    return Candidates(Rise(q=4), memory, (MemoryFold(memory),), Measurement().dampings, model)
 
 
 def diagnosis_cost(subject: Subject, size: str) -> Iterator[Ratio]:

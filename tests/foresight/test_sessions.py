@@ -16,7 +16,7 @@ from risegrad.continual.session import silent
 from risegrad.continual.stream_learning import origin_of
 from risegrad.foresight.followed_run import END, follow, start
 from risegrad.foresight.foresight_settings import DiagnosisSettings, read_sections
-from risegrad.foresight.row_steps import Row, first_steps
+from risegrad.foresight.row_steps import ExperimentRow, first_steps
 from risegrad.foresight.session_diagnosis import diagnose_session, problem_at
 from risegrad.foresight.stream_point import StreamPoint, comparable
 
@@ -132,7 +132,7 @@ def test_groups_have_their_own_rates(point):
 
 def test_a_rows_first_step_is_its_optimizers(plain, point):
     problem = problem_at(point, [], HOW)
-    moves = first_steps(point, problem.space, Row("FO", plain), 2, seed=0)
+    moves = first_steps(point, problem.space, ExperimentRow("FO", plain), 2, seed=0)
     assert not torch.equal(moves[:, 0], moves[:, 1])  # other batches
     problem = problem_at(point, [], HOW)
     before = problem.kept.value()
@@ -144,9 +144,11 @@ def test_a_rows_first_step_is_its_optimizers(plain, point):
 
 def test_a_diagnosis_of_rows(plain, point):
     rows = [
-        Row("RISE", settings(rule={"name": "rise"}, head=SGD, adapter=SGD)),
-        Row("FO", plain),
-        Row("Adam", settings(head={"optimizer": "adamw"}, adapter={"optimizer": "adamw"})),
+        ExperimentRow("RISE", settings(rule={"name": "rise"}, head=SGD, adapter=SGD)),
+        ExperimentRow("FO", plain),
+        ExperimentRow(
+            "Adam", settings(head={"optimizer": "adamw"}, adapter={"optimizer": "adamw"})
+        ),
     ]
     found = diagnose_session(point, rows, HOW, "tiny")
     assert [rule.name for rule in found.rows] == ["FO", "RISE", "Adam"]
@@ -177,7 +179,7 @@ def test_bad_tasks(plain, tmp_path, task, message):
 def test_a_followed_run_is_the_run(plain, tmp_path):
     """Looking ahead changes nothing: the scores are those of ``rise run``."""
     how = DiagnosisSettings(examples=8, incoming=6, memory=0, batch=4, draws=2, curvature="hessian")
-    found = list(follow(start(plain), Row("FO", plain), "FO", how, (1, 3)))
+    found = list(follow(start(plain), ExperimentRow("FO", plain), "FO", how, (1, 3)))
     result = perform(plain, tmp_path, silent)
     matrix = result["accuracy"]
     assert [session.task for session in found] == [2, 3]
@@ -196,7 +198,7 @@ def test_small_steps_come_true():
     how = DiagnosisSettings(
         examples=16, incoming=16, memory=0, batch=16, draws=4, curvature="hessian"
     )
-    for session in follow(start(small), Row("FO", small), "FO", how, (1,)):
+    for session in follow(start(small), ExperimentRow("FO", small), "FO", how, (1,)):
         first = session.moments[0]
         # One batch is the whole task, but its images are augmented anew: nearly the same step.
         assert first.predicted == pytest.approx(first.true, rel=0.5, abs=1e-4)
@@ -220,7 +222,7 @@ def test_a_language_session(tmp_path):
                                             problem.kept.batches[0])  # fmt: skip
     loss = problem.training.session.loss(batch, True).item()
     assert cross_entropy(scores, labels).item() == pytest.approx(loss, rel=1e-5)
-    found = diagnose_session(point, [Row("RISE", run)], HOW, "words")
+    found = diagnose_session(point, [ExperimentRow("RISE", run)], HOW, "words")
     assert all("lora" in block.name for block in found.blocks)
     assert {rule.name for rule in found.rules} >= {"FO", "RISE", "informed, damping 0.3"}
     assert found.rules[-1].share.value > 0

@@ -23,7 +23,7 @@ from risegrad.curvature.estimates.product_budget import ProductBudget
 from risegrad.curvature.operators.objective import Objective
 from risegrad.curvature.operators.products import Kind
 from risegrad.foresight.foresight_settings import DiagnosisSettings
-from risegrad.foresight.row_steps import Row, first_steps
+from risegrad.foresight.row_steps import ExperimentRow, first_steps
 from risegrad.foresight.session_diagnosis import problem_at
 from risegrad.foresight.session_problem import SessionProblem
 from risegrad.foresight.stream_point import StreamPoint
@@ -78,7 +78,11 @@ def _state(host: Any, additions: Sequence[Any]) -> dict[str, Any]:
 
 
 def follow(
-    beginning: StreamPoint, row: Row, method: str, how: DiagnosisSettings, horizons: Sequence[int]
+    beginning: StreamPoint,
+    row: ExperimentRow,
+    method: str,
+    how: DiagnosisSettings,
+    horizons: Sequence[int],
 ) -> Iterator[FollowedSession]:
     """Learn the whole stream as the run does, and look ahead before every session but the first."""
     point = StreamPoint(
@@ -137,7 +141,9 @@ class _Watch:
         self._true: dict[int, float] = {}
 
     @staticmethod
-    def of(point: StreamPoint, row: Row, how: DiagnosisSettings, horizons: Sequence[int]) -> _Watch:
+    def of(
+        point: StreamPoint, row: ExperimentRow, how: DiagnosisSettings, horizons: Sequence[int]
+    ) -> _Watch:
         """One product for each draw of the row's first step."""
         space = problem_at(point, [row], how).space
         steps = first_steps(point, space, row, how.draws, how.seed)

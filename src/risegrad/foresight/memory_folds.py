@@ -11,7 +11,7 @@ from risegrad.curvature.memory.memory import Memory
 from risegrad.curvature.memory.remembering import remember
 from risegrad.curvature.operators.objective import Objective
 from risegrad.foresight.diagnosis_options import Measurement
-from risegrad.foresight.step_rules import Candidates, Fold
+from risegrad.foresight.step_rules import Candidates, MemoryFold
 
 
 def candidates_for(
@@ -22,7 +22,7 @@ def candidates_for(
         return Candidates(rise)
     if memory is not None:
         memory.check_fits(kept.model)
-        return Candidates(rise, memory, (Fold(memory),), how.dampings, kept.model)
+        return Candidates(rise, memory, (MemoryFold(memory),), how.dampings, kept.model)
     if len(kept.batches) < 2:
         return Candidates(rise, note=_not("it needs a memory=, or two historical batches or more"))
     if not isinstance(kept.loss, nn.CrossEntropyLoss):
@@ -36,7 +36,10 @@ def candidates_for(
 def _halves(kept: Objective, rise: Rise, how: Measurement) -> Candidates:
     numbers = tuple(range(len(kept.batches)))
     even, odd = numbers[::2], numbers[1::2]
-    folds = (Fold(_memory(kept, even, how.seed), odd), Fold(_memory(kept, odd, how.seed), even))
+    folds = (
+        MemoryFold(_memory(kept, even, how.seed), odd),
+        MemoryFold(_memory(kept, odd, how.seed), even),
+    )
     whole = _memory(kept, numbers, how.seed)
     return Candidates(rise, whole, folds, how.dampings, kept.model)
 

@@ -124,10 +124,8 @@ class SessionProblem:
     @cached_property
     def scale(self) -> Tensor | None:
         """Roots of the groups' learning rates, by blocks, over the first; None if they agree."""
-        rates = [rate for group, _, rate in self._groups for rate in [rate] * _count(group)]
-        by_name = dict(zip(self._ordered, rates, strict=True))
-        first = self.rate
-        found = [by_name[self._owner(block.start)] / first for block in self.space.blocks]
+        rates = {name: rate for _, own, rate in self._groups for name in own}
+        found = [rates[self._owner(block.start)] / self.rate for block in self.space.blocks]
         if all(abs(value - 1) < 1e-12 for value in found):
             return None
         return torch.tensor(found, dtype=torch.float64).sqrt()
@@ -158,15 +156,11 @@ class SessionProblem:
         found = []
         for group in self.training.session.groups:
             if group.budget.epochs:
-                own = {self.names[id(p)]: p for p in group.parameters.values()}
+                own: dict[str, Tensor] = {self.names[id(p)]: p for p in group.parameters.values()}
                 found.append((group, own, group.budget.lr_at(0)))
         if not found:
             raise ValueError(f"session {self.point.task + 1} takes no step: all epochs are 0")
-        return found  # type: ignore[return-value]
-
-    @cached_property
-    def _ordered(self) -> list[str]:
-        return [name for _, own, _ in self._groups for name in own]
+        return found
 
     def _owner(self, position: int) -> str:
         start = 0
@@ -199,10 +193,6 @@ class SessionProblem:
     def _rows(self, name: str) -> int:
         seen = self.training.every_class
         return 0 if seen else self.training.session.outside.get(name, 0)
-
-
-def _count(group: ParameterGroup) -> int:
-    return len(group.parameters)
 
 
 def earlier_examples(point: StreamPoint, count: int, seed: int) -> list[Ref]:

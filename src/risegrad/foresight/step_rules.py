@@ -38,7 +38,7 @@ def informed_name(damping: float) -> str:
 
 
 @dataclass(frozen=True)
-class Fold:
+class MemoryFold:
     """A memory, and the historical batches on which steps that it shapes are measured.
 
     A memory must not be judged on the examples that it was made from: it does not step where they
@@ -57,7 +57,7 @@ class Candidates:
     rise: Rise = field(default_factory=Rise)
     memory: Memory | None = None
     """The one that a recommended shaper gets."""
-    folds: tuple[Fold, ...] = ()
+    folds: tuple[MemoryFold, ...] = ()
     dampings: tuple[float, ...] = ()
     model: nn.Module | None = None
     """Whose parameters the folds' memories are of."""

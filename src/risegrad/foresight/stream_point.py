@@ -107,8 +107,13 @@ class StreamPoint:
             raise ValueError(f"session {self.task + 1} of this host trains nothing")
         own = self.settings.seed if seed is None else seed
         training = SessionTraining(session, chosen.loop, self.devices, self.additions, own)
-        if self.within is not None and settings is None:
-            training.load_state_dict(self.within)
+        if self.within is not None:
+            # Another row or other draws go on from here with optimizers of their own.
+            same = chosen == self.settings and own == self.settings.seed
+            optimizers = training.state_dict()["optimizers"]
+            training.load_state_dict(
+                self.within if same else self.within | {"optimizers": optimizers}
+            )
         return training
 
     @contextmanager

@@ -13,7 +13,7 @@ from risegrad.lab.commands.lab_arguments import add_experiment, overrides
 if TYPE_CHECKING:
     from risegrad.continual.session import Report
     from risegrad.foresight.foresight_settings import DiagnosisSettings, ValidationSettings
-    from risegrad.foresight.row_steps import Row
+    from risegrad.foresight.row_steps import ExperimentRow
     from risegrad.foresight.stream_point import StreamPoint
     from risegrad.lab.experiments.run_cells import RunCell
 
@@ -45,12 +45,12 @@ class ForesightChoice:
         return read_config(self.cell.settings)
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ExperimentRow]:
         """The rows, by their labels."""
         from risegrad.continual.runs import read_config
-        from risegrad.foresight.row_steps import Row
+        from risegrad.foresight.row_steps import ExperimentRow
 
-        return [Row(_method(cell), read_config(cell.settings)) for cell in self.cells]
+        return [ExperimentRow(_method(cell), read_config(cell.settings)) for cell in self.cells]
 
     def folder(self, kind: str) -> Path:
         """Where results go: beside the runs of the experiment."""

@@ -23,7 +23,7 @@ from risegrad.foresight.foresight_settings import (
     ValidationSettings,
     read_sections,
 )
-from risegrad.foresight.row_steps import Row
+from risegrad.foresight.row_steps import ExperimentRow
 from risegrad.foresight.session_diagnosis import problem_at
 from risegrad.foresight.stream_point import StreamPoint, comparable
 from risegrad.lab.commands.lab_arguments import overrides
@@ -85,7 +85,7 @@ class Study:
         file = self._part(cell.id)
         if file.exists():
             return read(RunPart, json.loads(file.read_text(encoding="utf-8"))).sessions
-        row = Row(cell.row.label, read_config(cell.settings))
+        row = ExperimentRow(cell.row.label, read_config(cell.settings))
         method = cell.row.method or cell.row.label
         horizons = self.validation.horizons
         found = follow(self._beginning(row.settings), row, method, self.diagnosis, horizons)
@@ -100,7 +100,7 @@ class Study:
             return read(BlockPart, json.loads(file.read_text(encoding="utf-8"))).blocks
         cell = self.cells[0]
         settings = read_config(cell.settings)
-        rows = [Row(c.row.label, read_config(c.settings)) for c in self.cells]
+        rows = [ExperimentRow(c.row.label, read_config(c.settings)) for c in self.cells]
         rows = [row for row in rows if comparable(row.settings, settings)]
         point = StreamPoint.reach(settings, 2, None, self.folder / PARTS / cell.id[:SHORT])
         problem = problem_at(point, rows, self.diagnosis)
