@@ -17,8 +17,8 @@ from risegrad.continual.stream_learning import origin_of
 from risegrad.foresight.followed_run import END, follow, start
 from risegrad.foresight.foresight_settings import DiagnosisSettings, read_sections
 from risegrad.foresight.row_steps import ExperimentRow, first_steps
+from risegrad.foresight.run_point import RunPoint, comparable
 from risegrad.foresight.session_diagnosis import diagnose_session, problem_at
-from risegrad.foresight.stream_point import StreamPoint, comparable
 
 HOW = DiagnosisSettings(
     examples=8, incoming=6, memory=8, batch=4, draws=2, dampings=(0.3,),
@@ -38,7 +38,7 @@ def plain():
 
 @pytest.fixture
 def point(plain, tmp_path):
-    return StreamPoint.reach(plain, 2, None, tmp_path)
+    return RunPoint.reach(plain, 2, None, tmp_path)
 
 
 def test_the_point_is_where_the_run_would_be(plain, point, tmp_path):
@@ -56,7 +56,7 @@ def test_the_point_is_where_the_run_would_be(plain, point, tmp_path):
         for name, value in values.items():
             assert torch.equal(point.state["host"][part][name], value), name
     # And a run that has a checkpoint is taken where it is, without learning anything again.
-    again = StreamPoint.reach(plain, 0, folder, tmp_path / "own", lambda news: pytest.fail(news))
+    again = RunPoint.reach(plain, 0, folder, tmp_path / "own", lambda news: pytest.fail(news))
     assert again.task == 1
     for name, value in point.state["host"]["adapters"].items():
         assert torch.equal(again.state["host"]["adapters"][name], value)
@@ -75,7 +75,7 @@ def test_inside_a_session(plain, tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         perform(two, folder, stop)
-    point = StreamPoint.reach(two, 0, folder, tmp_path / "own")
+    point = RunPoint.reach(two, 0, folder, tmp_path / "own")
     assert point.task == 1
     assert point.within is not None
     training = point.training()
@@ -173,7 +173,7 @@ def test_what_can_share_a_point(plain):
 )
 def test_bad_tasks(plain, tmp_path, task, message):
     with pytest.raises(ValueError, match=message):
-        StreamPoint.reach(plain, task, None, tmp_path)
+        RunPoint.reach(plain, task, None, tmp_path)
 
 
 def test_a_followed_run_is_the_run(plain, tmp_path):
@@ -214,7 +214,7 @@ def test_a_language_session(tmp_path):
         "host": {"name": "seq-lora"}, "rule": {"name": "rise", "chunk": 8},
         "loop": {"batch": 6, "device": "cpu"},
     })  # fmt: skip
-    point = StreamPoint.reach(run, 2, None, tmp_path / "own")
+    point = RunPoint.reach(run, 2, None, tmp_path / "own")
     problem = problem_at(point, [], HOW)
     batch = problem.reader.batch(problem.kept.batches[0])
     problem.training.session.module.eval()

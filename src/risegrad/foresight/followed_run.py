@@ -24,9 +24,9 @@ from risegrad.curvature.operators.objective import Objective
 from risegrad.curvature.operators.products import Kind
 from risegrad.foresight.foresight_settings import DiagnosisSettings
 from risegrad.foresight.row_steps import ExperimentRow, first_steps
+from risegrad.foresight.run_point import RunPoint
 from risegrad.foresight.session_diagnosis import problem_at
 from risegrad.foresight.session_problem import SessionProblem
-from risegrad.foresight.stream_point import StreamPoint
 
 END = 0
 """Stands for the end of the session among the numbers of steps."""
@@ -64,12 +64,12 @@ class FollowedSession:
     """points of accuracy on the session's own task after it"""
 
 
-def start(settings: Any) -> StreamPoint:
+def start(settings: Any) -> RunPoint:
     """The start of a stream; runs that are ``comparable`` and have one seed may share it."""
     devices = Devices(settings.loop.precision, settings.loop.device)
     host: Any = make_host(settings, devices)
     additions = [addition.make(settings.seed) for addition in settings.additions]
-    return StreamPoint(settings, host, devices, additions, 0, _state(host, additions))
+    return RunPoint(settings, host, devices, additions, 0, _state(host, additions))
 
 
 def _state(host: Any, additions: Sequence[Any]) -> dict[str, Any]:
@@ -78,14 +78,14 @@ def _state(host: Any, additions: Sequence[Any]) -> dict[str, Any]:
 
 
 def follow(
-    beginning: StreamPoint,
+    beginning: RunPoint,
     row: ExperimentRow,
     method: str,
     how: DiagnosisSettings,
     horizons: Sequence[int],
 ) -> Iterator[FollowedSession]:
     """Learn the whole stream as the run does, and look ahead before every session but the first."""
-    point = StreamPoint(
+    point = RunPoint(
         row.settings, beginning.host, beginning.devices, beginning.additions, 0, beginning.state
     )
     scores: list[Score] = []
@@ -109,7 +109,7 @@ def follow(
             )  # fmt: skip
 
 
-def _scores(point: StreamPoint, task: int) -> list[Score]:
+def _scores(point: RunPoint, task: int) -> list[Score]:
     found: list[Score] = point.host.score(range(task + 1))[point.host.main_score]
     return found
 
@@ -142,7 +142,7 @@ class _Watch:
 
     @staticmethod
     def of(
-        point: StreamPoint, row: ExperimentRow, how: DiagnosisSettings, horizons: Sequence[int]
+        point: RunPoint, row: ExperimentRow, how: DiagnosisSettings, horizons: Sequence[int]
     ) -> _Watch:
         """One product for each draw of the row's first step."""
         space = problem_at(point, [row], how).space

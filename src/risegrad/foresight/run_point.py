@@ -34,7 +34,7 @@ class UnscoredLearner(Learner):
 
 
 @dataclass
-class StreamPoint:
+class RunPoint:
     """A host that has learned the tasks before ``task`` (from 0) as its run would."""
 
     settings: Any
@@ -50,7 +50,7 @@ class StreamPoint:
     @staticmethod
     def reach(
         settings: Any, task: int, run: Path | None, own: Path, report: Report = silent
-    ) -> StreamPoint:
+    ) -> RunPoint:
         """Session ``task`` (from 1; 0: where the run is) of the run in the folder ``run``.
 
         What of the earlier tasks the run's checkpoint does not have is learned, with checkpoints
@@ -84,7 +84,7 @@ class StreamPoint:
             "host": host.state_dict(),
             "additions": [addition.state_dict() for addition in additions],
         }
-        return StreamPoint(settings, host, devices, additions, wanted, kept, within)
+        return RunPoint(settings, host, devices, additions, wanted, kept, within)
 
     @property
     def tasks(self) -> int:
