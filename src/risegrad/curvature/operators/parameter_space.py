@@ -170,10 +170,15 @@ def make_space(
     counts = resolve_q(shaper.q, tuple(blocks.members))
     names = tuple(name for name in blocks.parameters if name not in still)
     rows = {name: count for name, count in (left_out or {}).items() if count and name in names}
-    sizes = {name: parameters[name][rows.get(name, 0) :].numel() for name in names}
+    sizes = {name: _size(parameters[name], rows.get(name, 0)) for name in names}
     cut = _cut(blocks, counts, sizes)
     shapes = tuple(parameters[name].shape for name in names)
     return Space(names, shapes, cut, dtype, device, rows)
+
+
+def _size(parameter: Tensor, rows: int) -> int:
+    """Elements without the first rows; a single number has none to leave out."""
+    return parameter.numel() - rows * parameter.shape[1:].numel()
 
 
 def joined(spaces: Sequence[Space]) -> Space:
