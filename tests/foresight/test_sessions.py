@@ -325,7 +325,7 @@ def test_the_commands(file, tmp_path, capsys):
         (["--set", "diagnosis.examples=0"], "examples must be an integer >= 1, got 0"),
         (["--set", "diagnosis.curvature=kfac"], "curvature must be one of hessian, ggn"),
         (["--set", "diagnosis.budget.probes=2"], "probes must be an integer >= 8, got 2"),
-        (["--set", "diagnosis.draws=9"], "draws must be one of 1, 2, 3, 4"),
+        (["--set", "diagnosis.draws=9"], "draws must be an integer >= 1 and <= 4, got 9"),
         (["--set", "validation.step_sizes=[0.1]"], "validation.damages is not used by"),
         (["--only", "RICE"], "--only 'RICE': unknown, did you mean 'RISE'?"),
     ],

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from risegrad.common.declared_fields import (
     Checked,
     Count,
+    Limits,
     NonNegative,
     OneOf,
     Positive,
@@ -40,7 +41,7 @@ class DiagnosisSettings(Checked):
     """``hessian``, ``ggn``, ``empirical-fisher`` or ``fisher``"""
     dampings: tuple[Positive, ...] = (0.03, 0.1, 0.3, 1.0)
     """of informed steps"""
-    draws: Annotated[int, OneOf((1, 2, 3, 4))] = 4
+    draws: Annotated[int, Limits(at_least=1, at_most=4)] = 4
     """first steps of each row, on other batches and with other draws; a product each"""
     seed: int = 0
     """of the random vectors and of the choice of examples"""
