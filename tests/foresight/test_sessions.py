@@ -142,6 +142,18 @@ def test_a_rows_first_step_is_its_optimizers(plain, point):
     assert problem_at(point, [], HOW).kept.value() == before  # everything is put back
 
 
+def test_steps_leave_the_point_as_it_was(tmp_path):
+    """Fine-tuning loads its head without a copy: a step must not reach what is kept."""
+    run = settings(
+        stream={"name": "turned-digits", "train_per_class": 2, "test_per_class": 2},
+        model={"name": "mlp", "width": 8, "depth": 1}, host={"name": "fine-tune"},
+    )  # fmt: skip
+    point = RunPoint.reach(run, 2, None, tmp_path)
+    before = json.dumps({k: v.tolist() for k, v in point.state["host"]["head"].items()})
+    first_steps(point, problem_at(point, [], HOW).space, ExperimentRow("FO", run), 2, seed=0)
+    assert json.dumps({k: v.tolist() for k, v in point.state["host"]["head"].items()}) == before
+
+
 def test_a_diagnosis_of_rows(plain, point):
     rows = [
         ExperimentRow("RISE", settings(rule={"name": "rise"}, head=SGD, adapter=SGD)),
@@ -181,7 +193,7 @@ def test_a_followed_run_is_the_run(plain, tmp_path):
     how = DiagnosisSettings(examples=8, incoming=6, memory=0, batch=4, draws=2, curvature="hessian")
     found = list(follow(start(plain), ExperimentRow("FO", plain), "FO", how, (1, 3)))
     result = perform(plain, tmp_path, silent)
-    matrix = result["accuracy"]
+    matrix = result["scores"]["accuracy"]["matrix"]
     assert [session.task for session in found] == [2, 3]
     for session in found:
         row, before = matrix[session.task - 1], matrix[session.task - 2]

@@ -24,7 +24,7 @@ from risegrad.curvature.operators.objective import Objective
 from risegrad.curvature.operators.products import Kind
 from risegrad.foresight.foresight_settings import DiagnosisSettings
 from risegrad.foresight.row_steps import ExperimentRow, first_steps
-from risegrad.foresight.run_point import RunPoint
+from risegrad.foresight.run_point import RunPoint, state_of
 from risegrad.foresight.session_diagnosis import problem_at
 from risegrad.foresight.session_problem import SessionProblem
 
@@ -69,12 +69,7 @@ def start(settings: Any) -> RunPoint:
     devices = Devices(settings.loop.precision, settings.loop.device)
     host: Any = make_host(settings, devices)
     additions = [addition.make(settings.seed) for addition in settings.additions]
-    return RunPoint(settings, host, devices, additions, 0, _state(host, additions))
-
-
-def _state(host: Any, additions: Sequence[Any]) -> dict[str, Any]:
-    kept = [addition.state_dict() for addition in additions]
-    return {"host": host.state_dict(), "additions": kept}
+    return RunPoint(settings, host, devices, additions, 0, state_of(host, additions))
 
 
 def follow(
@@ -100,7 +95,7 @@ def follow(
             addition.end(training)
         point.host.finish(task)
         before, scores = scores, _scores(point, task)
-        point.state = _state(point.host, point.additions)
+        point.state = state_of(point.host, point.additions)
         if watch is not None:
             lost = [b.percent - a.percent for b, a in zip(before, scores, strict=False)]
             yield FollowedSession(

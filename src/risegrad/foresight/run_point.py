@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,11 +81,8 @@ class RunPoint:
         )  # fmt: skip
         learner.run()
         within = state["within"] if state and done == wanted and "within" in state else None
-        kept = {
-            "host": host.state_dict(),
-            "additions": [addition.state_dict() for addition in additions],
-        }
-        return RunPoint(settings, host, devices, additions, wanted, kept, within)
+        state_now = state_of(host, additions)
+        return RunPoint(settings, host, devices, additions, wanted, state_now, within)
 
     @property
     def tasks(self) -> int:
@@ -97,8 +95,10 @@ class RunPoint:
         Always from the same state: what an earlier one trained is put back.
         """
         chosen = settings or self.settings
-        self.host.load_state_dict(self.state["host"])
-        for addition, kept in zip(self.additions, self.state["additions"], strict=True):
+        # Copies: what is loaded may become the parameters themselves, which then train.
+        state = deepcopy(self.state)
+        self.host.load_state_dict(state["host"])
+        for addition, kept in zip(self.additions, state["additions"], strict=True):
             addition.load_state_dict(kept)
         kit = self.host.kit
         kit.rule, kit.adapter, kit.head = chosen.rule, chosen.adapter, chosen.head
@@ -121,6 +121,12 @@ class RunPoint:
         """Global random numbers come back afterwards."""
         with torch.random.fork_rng(devices=range(torch.accelerator.device_count())):
             yield
+
+
+def state_of(host: Any, additions: Sequence[Addition]) -> dict[str, Any]:
+    """Host and additions between two sessions, so that later training does not change it."""
+    kept = [addition.state_dict() for addition in additions]
+    return deepcopy({"host": host.state_dict(), "additions": kept})
 
 
 def comparable(one: Any, other: Any) -> bool:
