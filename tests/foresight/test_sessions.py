@@ -144,10 +144,12 @@ def test_a_rows_first_step_is_its_optimizers(plain, point):
 
 def test_steps_leave_the_point_as_it_was(tmp_path):
     """Fine-tuning loads its head without a copy: a step must not reach what is kept."""
-    run = settings(
-        stream={"name": "turned-digits", "train_per_class": 2, "test_per_class": 2},
-        model={"name": "mlp", "width": 8, "depth": 1}, host={"name": "fine-tune"},
-    )  # fmt: skip
+    run = read_config({
+        "domain": "vision", "host": {"name": "fine-tune"}, "loop": {"device": "cpu"},
+        "stream": {"name": "turned-digits", "train_per_class": 4, "test_per_class": 2},
+        "model": {"name": "mlp", "pretrained": False, "width": 8, "depth": 1},
+        "head": {"epochs": 1}, "adapter": {"epochs": 1},
+    })  # fmt: skip
     point = RunPoint.reach(run, 2, None, tmp_path)
     before = json.dumps({k: v.tolist() for k, v in point.state["host"]["head"].items()})
     first_steps(point, problem_at(point, [], HOW).space, ExperimentRow("FO", run), 2, seed=0)
