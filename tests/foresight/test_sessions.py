@@ -224,7 +224,7 @@ def test_a_language_session(tmp_path):
         write_task(tmp_path / "tasks", name, train=12)
     run = read_config({
         "domain": "language",
-        "stream": {"name": "two", "order": ["agnews", "SST-2"], "data": str(tmp_path / "tasks")},
+        "stream": {"name": "two", "tasks": ["agnews", "SST-2"], "data": str(tmp_path / "tasks")},
         "model": {"weights": str(save_model(tmp_path / "model")), "rank": 2},
         "host": {"name": "seq-lora"}, "rule": {"name": "rise", "chunk": 8},
         "loop": {"batch": 6, "device": "cpu"},
