@@ -15,7 +15,9 @@ from risegrad.continual.runs import perform, read_config
 from risegrad.continual.session import silent
 from risegrad.continual.stream_learning import origin_of
 from risegrad.foresight.followed_run import END, follow, start
+from risegrad.foresight.foresight_agreement import AT_A_TIME, RESAMPLES, ranked
 from risegrad.foresight.foresight_settings import DiagnosisSettings, read_sections
+from risegrad.foresight.local_agreement import rank_correlation
 from risegrad.foresight.row_steps import ExperimentRow, first_steps
 from risegrad.foresight.run_point import RunPoint, comparable
 from risegrad.foresight.session_diagnosis import diagnose_session, problem_at
@@ -358,3 +360,23 @@ def test_a_task_that_cannot_be(file, capsys):
 def test_sections_have_defaults():
     diagnosis, validation = read_sections({})
     assert (diagnosis.task, validation.steps) == (0, (1, 4))
+
+
+def test_intervals_are_those_of_plain_resampling():
+    """Slow and obvious: one resample after the other."""
+    generator = torch.Generator().manual_seed(3)
+    a = torch.randn(12, generator=generator)
+    b = a + torch.randn(12, generator=generator)
+    b[3] = b[4]
+    found = ranked(a.tolist(), b.tolist())
+    draws = torch.Generator().manual_seed(0)
+    again = []
+    for _ in range(RESAMPLES // AT_A_TIME):
+        for chosen in torch.randint(12, (AT_A_TIME, 12), generator=draws).tolist():
+            again.append(rank_correlation([a[i].item() for i in chosen],
+                                          [b[i].item() for i in chosen]))  # fmt: skip
+    again.sort()
+    assert found.value == rank_correlation(a.tolist(), b.tolist())
+    assert found.low == pytest.approx(again[int(0.025 * 999)], abs=1e-9)
+    assert found.high == pytest.approx(again[int(0.975 * 999)], abs=1e-9)
+    assert ranked([1.0, 2.0], [1.0, 2.0]).value is None

@@ -8,11 +8,12 @@ from itertools import combinations
 from statistics import median
 
 import torch
+from torch import Tensor
 
 from risegrad.foresight.followed_run import END, FollowedSession, Moment
 from risegrad.foresight.local_agreement import rank_correlation
 
-RESAMPLES = 1000
+RESAMPLES, AT_A_TIME = 1000, 50
 ORDERED = 0.75
 """Pairs of rows that must be ordered right for the local picture to be called good enough."""
 
@@ -70,16 +71,31 @@ def ranked(a: Sequence[float], b: Sequence[float], seed: int = 0) -> Ranked:
     value = rank_correlation(a, b) if len(a) > 2 else None
     if value is None:
         return Ranked(None, None, None, len(a))
-    generator = torch.Generator().manual_seed(seed)
-    again = []
-    for _ in range(RESAMPLES):
-        chosen = torch.randint(len(a), (len(a),), generator=generator).tolist()
-        again.append(rank_correlation([a[i] for i in chosen], [b[i] for i in chosen]))
-    known = sorted(entry for entry in again if entry is not None)
+    known = sorted(_resampled(torch.tensor([*a]), torch.tensor([*b]), seed))
     if len(known) < RESAMPLES // 2:
         return Ranked(value, None, None, len(a))
     low, high = (known[int(part * (len(known) - 1))] for part in (0.025, 0.975))
     return Ranked(value, low, high, len(a))
+
+
+def _resampled(a: Tensor, b: Tensor, seed: int) -> list[float]:
+    """Correlations of pairs drawn anew, where both sides vary; some at a time for the memory."""
+    generator = torch.Generator().manual_seed(seed)
+    found: list[float] = []
+    for _ in range(RESAMPLES // AT_A_TIME):
+        chosen = torch.randint(len(a), (AT_A_TIME, len(a)), generator=generator)
+        x, y = _centred_ranks(a[chosen]), _centred_ranks(b[chosen])
+        scale = x.norm(dim=1) * y.norm(dim=1)
+        found += ((x * y).sum(1) / scale)[scale > 0].tolist()
+    return found
+
+
+def _centred_ranks(rows: Tensor) -> Tensor:
+    """Ranks within each row, equal values sharing the mean of theirs, less their mean."""
+    below = (rows[:, :, None] > rows[:, None, :]).sum(2).double()
+    equal = (rows[:, :, None] == rows[:, None, :]).sum(2).double()
+    ranks = below + (equal - 1) / 2
+    return ranks - ranks.mean(1, keepdim=True)
 
 
 def _ordered(found: Sequence[tuple[FollowedSession, Moment]]) -> float | None:

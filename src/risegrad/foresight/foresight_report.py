@@ -37,10 +37,10 @@ GLOSSARY = (
 
 def foresight_summary(found: ForesightResult) -> str:
     """For a terminal."""
-    rows = [HORIZON_HEAD, *map(horizon_cells, found.horizons())]
+    rows = [HORIZON_HEAD, *map(horizon_cells, found.horizons)]
     lines = [*findings(found), "", *text_columns(rows)]
     if found.blocks:
-        lines += ["", *text_columns([SCORE_HEAD, *map(score_cells, found.scores())])]
+        lines += ["", *text_columns([SCORE_HEAD, *map(score_cells, found.scores)])]
     return "\n".join(lines)
 
 
@@ -50,7 +50,7 @@ def findings(found: ForesightResult) -> list[str]:
 
 
 def _headline(found: ForesightResult) -> str:
-    rows = found.horizons()
+    rows = found.horizons
     first, last = rows[0], rows[-1]
     until = good_until(rows)
     where = {None: "not even one step ahead", 0: "up to the session's end"}.get(
@@ -71,7 +71,7 @@ def _ahead(row: HorizonAgreement) -> str:
 
 
 def _score_words(found: ForesightResult) -> Iterator[str]:
-    for row in found.scores():
+    for row in found.scores:
         if row.benefit.value is None:
             continue
         yield (
@@ -120,11 +120,11 @@ def _words(found: ForesightResult) -> str:
 def foresight_parts(found: ForesightResult) -> tuple[Part, ...]:
     """Calibration and agreement first, then single blocks, then every session."""
     headline, *others = findings(found)
-    plots = Row(tuple(_figure(found, row.steps) for row in found.horizons()))
-    table = text_table("By steps ahead", HORIZON_HEAD, map(horizon_cells, found.horizons()))
+    plots = Row(tuple(_figure(found, row.steps) for row in found.horizons))
+    table = text_table("By steps ahead", HORIZON_HEAD, map(horizon_cells, found.horizons))
     parts = [Part("", (plots, table), QUESTION, headline)]
     if found.blocks:
-        scores = text_table("Scores and benefits", SCORE_HEAD, map(score_cells, found.scores()))
+        scores = text_table("Scores and benefits", SCORE_HEAD, map(score_cells, found.scores))
         words = ItemList("In words", tuple(others))
         blocks = Fold("Every block", (_block_table(found),))
         asked = "Does a block's score tell whether shaping it helps?"

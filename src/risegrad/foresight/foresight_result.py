@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 from risegrad.common.settings import read
@@ -36,10 +37,12 @@ class ForesightResult:
         """In the order of the experiment."""
         return list(dict.fromkeys(session.method for session in self.sessions))
 
+    @cached_property
     def horizons(self) -> list[HorizonAgreement]:
         """By number of steps ahead, the session's end last."""
         return horizon_agreements(self.sessions)
 
+    @cached_property
     def scores(self) -> list[ScoreAgreement]:
         """Block scores against the benefit of shaping single blocks."""
         return score_agreements(self.blocks)
@@ -48,8 +51,8 @@ class ForesightResult:
         """Plain data, with the agreements beside what they follow from."""
         content: dict[str, Any] = plain(asdict(self))
         return content | {
-            "horizons": plain([asdict(row) for row in self.horizons()]),
-            "scores": plain([asdict(row) for row in self.scores()]),
+            "horizons": plain([asdict(row) for row in self.horizons]),
+            "scores": plain([asdict(row) for row in self.scores]),
         }
 
     @staticmethod
