@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from risegrad.common.text_columns import text_columns
 from risegrad.foresight.foresight_agreement import (
@@ -52,16 +52,20 @@ def findings(found: ForesightResult) -> list[str]:
 def _headline(found: ForesightResult) -> str:
     rows = found.horizons
     first, last = rows[0], rows[-1]
-    until = good_until(rows)
-    where = {None: "not even one step ahead", 0: "up to the session's end"}.get(
-        until, f"up to {until} steps ahead"
-    )
     return (
         f"Over {first.correlation.count} sessions, predicted and true change of the earlier tasks' "
         f"loss have rank correlation {first.correlation} {_ahead(first)} and {last.correlation} "
-        f"{_ahead(last)}; with the points then forgotten {last.forgetting}. The local picture "
-        f"orders methods right in at least {ORDERED:.0%} of all pairs {where}."
+        f"{_ahead(last)}; with the points then forgotten {last.forgetting}. {_reach(rows)}"
     )
+
+
+def _reach(rows: Sequence[HorizonAgreement]) -> str:
+    until = good_until(rows)
+    pairs = f"{ORDERED:.0%} or more of all pairs of methods"
+    if until is None:
+        return f"The local picture does not put {pairs} in order, not even {_ahead(rows[0])}."
+    far = "up to the session's end" if until == 0 else f"up to {until} steps ahead"
+    return f"The local picture puts {pairs} in order {far}."
 
 
 def _ahead(row: HorizonAgreement) -> str:
