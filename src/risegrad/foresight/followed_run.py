@@ -24,7 +24,7 @@ from risegrad.curvature.operators.objective import Objective
 from risegrad.curvature.operators.products import Kind
 from risegrad.foresight.foresight_settings import DiagnosisSettings
 from risegrad.foresight.row_steps import ExperimentRow, first_steps
-from risegrad.foresight.run_point import RunPoint, state_of
+from risegrad.foresight.run_point import RunPoint, additions_of, state_of
 from risegrad.foresight.session_diagnosis import problem_at
 from risegrad.foresight.session_problem import SessionProblem
 
@@ -68,7 +68,7 @@ def start(settings: Any) -> RunPoint:
     """The start of a stream; runs that are ``comparable`` and have one seed may share it."""
     devices = Devices(settings.loop.precision, settings.loop.device)
     host: Any = make_host(settings, devices)
-    additions = [addition.make(settings.seed) for addition in settings.additions]
+    additions = additions_of(settings)
     return RunPoint(settings, host, devices, additions, 0, state_of(host, additions))
 
 

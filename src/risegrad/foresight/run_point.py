@@ -74,7 +74,7 @@ class RunPoint:
         checkpoints = Checkpoints(own / f"until-{wanted + 1}", origin)
         if state and done <= wanted and checkpoints.latest() is None:
             checkpoints.save(state if done < wanted else {"between": state["between"]})
-        additions = [addition.make(settings.seed) for addition in settings.additions]
+        additions = additions_of(settings)
         learner = UnscoredLearner(
             host, wanted, loop=settings.loop, seed=settings.seed, additions=additions,
             devices=devices, checkpoints=checkpoints, report=report,
@@ -121,6 +121,11 @@ class RunPoint:
         """Global random numbers come back afterwards."""
         with torch.random.fork_rng(devices=range(torch.accelerator.device_count())):
             yield
+
+
+def additions_of(settings: Any) -> list[Addition]:
+    """Those of a run, new."""
+    return [addition.make(settings.seed) for addition in settings.additions]
 
 
 def state_of(host: Any, additions: Sequence[Addition]) -> dict[str, Any]:
