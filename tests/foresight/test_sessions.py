@@ -168,7 +168,7 @@ def test_a_diagnosis_of_rows(plain, point):
         ),
     ]
     found = diagnose_session(point, rows, HOW, "tiny")
-    assert [rule.name for rule in found.rows] == ["FO", "RISE", "Adam"]
+    assert [rule.name for rule in found.rows] == ["FO", "Adam", "RISE"]
     assert found.rows[0].share.value == 1
     assert found.rows[0].share.error == pytest.approx(0, abs=1e-12)
     assert all(rule.products == HOW.draws for rule in found.rows)
