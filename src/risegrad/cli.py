@@ -18,10 +18,13 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import NoReturn, Protocol
 
 from risegrad.common.optional_imports import explained
-from risegrad.foresight.commands import calibrate_command, diagnose_command, local_command
+from risegrad.foresight.commands import calibrate_command
 from risegrad.lab.commands import (
     completion_command,
+    diagnose_command,
+    foresight_command,
     frontier_command,
+    local_command,
     report_command,
     run_command,
     show_command,
@@ -60,6 +63,7 @@ COMMANDS: tuple[CommandModule, ...] = (
     calibrate_command,
     diagnose_command,
     local_command,
+    foresight_command,
     sandbox,
     completion_command,
 )

@@ -11,7 +11,6 @@ from curvature.networks import batches, network, operator, parts
 from curvature.quadratics import problem, space
 from risegrad.core.shapers import Rise
 from risegrad.curvature import ProductBudget
-from risegrad.curvature.operators.parameter_space import make_space, trained_parameters
 from risegrad.curvature.operators.products import DenseOperator, NetworkOperator
 from risegrad.foresight import block_size_for, diagnose, q_for
 from risegrad.foresight.diagnosis import diagnose_operator
@@ -49,10 +48,6 @@ def spoiled():
 
 def as_mapping(pairs):
     return [{"x": x, "labels": y} for x, y in pairs]
-
-
-def many(count):
-    return nn.Sequential(*(nn.Linear(1, 1) for _ in range(count))).double()
 
 
 H, G, PAST = problem()
@@ -101,8 +96,6 @@ CASES = [
      "exempt names every trained parameter: nothing is left to diagnose"),
     (lambda: diagnosed(rise=Rise(exempt=["head.*"])), ValueError,
      "exempt: no parameter matches 'head.*'"),
-    (lambda: make_space(trained_parameters(many(520)), Rise()), ValueError,
-     "blocks must be at most 1024 here, got 1040"),
     (lambda: diagnosed(budget=ProductBudget(memory=100)), ValueError,
      "memory must hold at least six vectors of 43 numbers, 2,064 bytes; got 100"),
     (lambda: ProductBudget(probes=0), ValueError, "probes must be an integer >= 8, got 0"),

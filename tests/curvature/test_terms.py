@@ -17,6 +17,8 @@ from risegrad.curvature.estimates.gradient_terms import (
 from risegrad.curvature.estimates.probe_terms import Probes, exposure_scales
 from risegrad.curvature.operators.products import DenseOperator
 
+FIELDS = [name for name in GradientTerms.__dataclass_fields__ if name != "sums"]
+
 
 @pytest.mark.parametrize("kind", ["psd", "indefinite"])
 @pytest.mark.parametrize("columns", [1, 3])
@@ -25,7 +27,7 @@ def test_exact_terms(kind, columns):
     operator, spent = DenseOperator(h, space(), columns), []
     found = exact_gradient_terms(operator, g, past, spent.append).terms()
     expected, _ = dense_terms(h, g, past)
-    for name in GradientTerms.__dataclass_fields__:
+    for name in FIELDS:
         assert_close(getattr(found, name), getattr(expected, name))
     assert operator.products == sum(spent) == len(SIZES)
 
@@ -38,7 +40,7 @@ def test_signed_terms_are_unbiased():
     ]
     expected, _ = dense_terms(h, g, past)
     exact = {"g2", "rows_fo", "rows_mean", "mean_sq", "past_g", "past_sq", "past_mean"}
-    for name in GradientTerms.__dataclass_fields__:
+    for name in FIELDS:
         values = torch.stack([getattr(draw, name) for draw in draws])
         if name in exact:
             assert_close(values[0], getattr(expected, name))
@@ -85,7 +87,7 @@ def test_leaving_out_a_signed_product():
     h, g, past = problem()
     operator = DenseOperator(h, space())
     nine, eight = (signed_gradient_terms(operator, g, past, k, 0, no_tick) for k in (9, 8))
-    for name in GradientTerms.__dataclass_fields__:
+    for name in FIELDS:
         assert_close(getattr(nine.without(8), name), getattr(eight.terms(), name))
 
 

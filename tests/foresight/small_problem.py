@@ -1,7 +1,13 @@
-"""A problem that a TOML file names: ``source = "python"``."""
+"""A small network, or a quadratic, some steps into its new task: what a validation measures."""
+
+from dataclasses import dataclass
 
 import torch
 from torch import nn
+
+from risegrad.core.shapers import Rise
+from risegrad.curvature.operators.objective import Objective
+from risegrad.curvature.operators.parameter_space import make_space, trained_parameters
 
 
 def make(width=4, quadratic=False):
@@ -18,5 +24,45 @@ def make(width=4, quadratic=False):
     return model, old, new, loss
 
 
-def nothing():
-    return 3
+def learn(model, batches, loss, steps, rate=0.01):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
+    for step in range(steps):
+        x, y = batches[step % len(batches)]
+        optimizer.zero_grad()
+        loss(model(x), y).backward()
+        optimizer.step()
+    optimizer.zero_grad()
+
+
+@dataclass
+class SmallProblem:
+    """As ``SessionProblem``, with plain batches and one learning rate."""
+
+    kept: Objective
+    new: Objective
+    parameters: dict
+    shaper: Rise
+    scale: None = None
+
+    @staticmethod
+    def after(steps, quadratic=True):
+        model, old, new, loss = make(quadratic=quadratic)
+        learn(model, old, loss, 5)
+        learn(model, new, loss, steps)
+        kept, incoming = Objective(model, old, loss), Objective(model, new, loss, what="incoming")
+        return SmallProblem(kept, incoming, trained_parameters(model), Rise(q=2))
+
+    @property
+    def space(self):
+        return make_space(self.parameters, self.shaper)
+
+    @property
+    def gradient(self):
+        return self.new.gradient(self.space, self.parameters)
+
+    @property
+    def past_gradient(self):
+        return self.kept.gradient(self.space, self.parameters)
+
+    def in_steps(self, operator):
+        return operator, self.gradient, self.past_gradient

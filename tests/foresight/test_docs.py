@@ -6,17 +6,18 @@ from pathlib import Path
 
 from risegrad import curvature, foresight
 from risegrad.curvature.operators.products import KINDS
-from risegrad.foresight.commands import calibrate_command, diagnose_command, local_command
-from risegrad.foresight.foresight_settings import parse
+from risegrad.foresight.commands import calibrate_command
+from risegrad.foresight.foresight_settings import read_sections
+from risegrad.lab.commands import diagnose_command, foresight_command, local_command
 
 PAGE = (Path(__file__).parents[2] / "docs" / "foresight.md").read_text(encoding="utf-8")
 
 
-def test_the_file_it_shows_is_a_file():
+def test_the_sections_it_shows_can_be_read():
     (text,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
-    found = parse(tomllib.loads(text))
-    assert found.model.lora == 8
-    assert found.validation.steps == (1, 4)
+    diagnosis, validation = read_sections(tomllib.loads(text))
+    assert diagnosis.task == 2
+    assert validation.steps == (1, 4)
 
 
 def test_the_names_it_uses_exist():
@@ -30,5 +31,5 @@ def test_the_names_it_uses_exist():
         assert set(room.__all__) == set(room._HOMES)
     rows = re.findall(r"^\| `([a-z-]+)`", PAGE, re.MULTILINE)
     assert rows == [*KINDS]
-    for command in (calibrate_command, diagnose_command, local_command):
+    for command in (calibrate_command, diagnose_command, local_command, foresight_command):
         assert f"rise {command.NAME} " in PAGE

@@ -1,5 +1,6 @@
 """Local validation: on a quadratic every prediction is the truth; elsewhere it says where not."""
 
+import json
 import math
 from pathlib import Path
 
@@ -7,12 +8,13 @@ import pytest
 import torch
 
 from curvature.networks import batches, network, parts
+from foresight.small_problem import SmallProblem
 from references import STANDARD_ERRORS, assert_close
 from risegrad.core.shapers import Rise
 from risegrad.curvature.operators.objective import Objective
-from risegrad.foresight.foresight_settings import parse
+from risegrad.foresight.foresight_settings import DiagnosisSettings, ValidationSettings
 from risegrad.foresight.local_agreement import agreement, breaking_point, rank_correlation, spreads
-from risegrad.foresight.local_checkpoint import part_name
+from risegrad.foresight.local_checkpoint import LocalSettings, part_name
 from risegrad.foresight.local_report import local_page, local_summary
 from risegrad.foresight.local_updates import (
     RULES,
@@ -23,31 +25,21 @@ from risegrad.foresight.local_updates import (
     step_sizes_for,
     validate,
 )
-from risegrad.foresight.local_validation import run_local
-
-HERE = str(Path(__file__).parent)
+from risegrad.foresight.local_validation import LocalResult, run_local
 
 
-def settings(quadratic=True, **validation):
-    return parse(
-        {
-            "model": {
-                "source": "python",
-                "name": "small_problem:make",
-                "arguments": {"quadratic": quadratic},
-            },
-            "rise": {"q": 2},
-            "warmup": {"steps": 5, "learning_rate": 0.01},
-            "diagnosis": {"budget": {"probes": 24, "precision": 0.05, "columns": 8}},
-            "validation": {"curvatures": ["hessian", "ggn"], "draws": 6} | validation,
-        },
-        HERE,
-    )
+def settings(**validation):
+    how = DiagnosisSettings(budget={"probes": 24, "precision": 0.05, "columns": 8})
+    given = {"curvatures": ("hessian", "ggn"), "draws": 6, "damages": (0.01, 0.3)} | validation
+    return LocalSettings(how, ValidationSettings(**given), "a small one", "id")
+
+
+WANTED = {"steps": (1, 2), "checkpoints": (0, 2)}
 
 
 @pytest.fixture(scope="module")
 def quadratic():
-    return run_local(settings(steps=[1, 2], checkpoints=[0, 2], damages=[0.01, 0.3]))
+    return run_local(settings(**WANTED), SmallProblem.after)
 
 
 def test_a_quadratic_is_predicted_exactly(quadratic):
@@ -86,7 +78,8 @@ def test_step_sizes_come_from_damages(quadratic):
 
 
 def test_a_network_leaves_the_quadratic_picture():
-    found = run_local(settings(False, steps=[1], damages=[1e-6, 30.0], draws=3))
+    wanted = settings(steps=(1,), damages=(1e-6, 30.0), draws=3)
+    found = run_local(wanted, lambda steps: SmallProblem.after(steps, quadratic=False))
     small, large = (
         [o for o in found.outcomes if o.step_size == size]
         for size in found.checkpoints[0].step_sizes
@@ -102,13 +95,22 @@ def test_a_network_leaves_the_quadratic_picture():
     assert "http" not in page[: page.index("<script>")].replace("http-equiv", "")
 
 
-def test_records_hold_no_paths(quadratic):
-    content = quadratic.to_dict()
-    assert content["settings"]["model"]["path"] == ""
-    assert "folder" not in content["settings"]
-    assert HERE not in str(content)
+def test_a_record_can_be_read_again(quadratic):
+    content = json.loads(json.dumps(quadratic.to_dict(), allow_nan=False))
+    assert content["settings"]["subject"] == "a small one"
     assert len(content["checkpoints"][0]["outcomes"]) == 56
     assert content["agreement"][0]["curvature"] == "hessian"
+    again = LocalResult.from_dict(content)
+    assert again.checkpoints == quadratic.checkpoints
+    assert local_summary(again).splitlines()[2:] == local_summary(quadratic).splitlines()[2:]
+
+
+@pytest.mark.parametrize("name", ["t5", "vit"])
+def test_records_of_early_versions_can_be_read(name):
+    file = Path(__file__).parents[2] / "experiments" / "records" / "local" / f"{name}.json"
+    found = LocalResult.from_dict(json.loads(file.read_text()))
+    assert len(found.checkpoints) == 2
+    assert "predicts best: rank correlation" in local_page(found)
 
 
 def bench():
@@ -225,7 +227,7 @@ def test_no_positive_curvature_sets_no_step_size():
 
 
 def test_a_killed_validation_goes_on(tmp_path, quadratic):
-    wanted = settings(steps=[1, 2], checkpoints=[0, 2], damages=[0.01, 0.3])
+    wanted = settings(**WANTED)
     stages = []
 
     def kill(stage, detail):
@@ -234,19 +236,21 @@ def test_a_killed_validation_goes_on(tmp_path, quadratic):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_local(wanted, kill, tmp_path)
+        run_local(wanted, SmallProblem.after, kill, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [part_name(wanted, 0)]
-    again = run_local(wanted, lambda stage, detail: stages.append(stage), tmp_path)
-    assert stages.count("model and data") == 2
+    again = run_local(
+        wanted, SmallProblem.after, lambda stage, detail: stages.append(stage), tmp_path
+    )
+    assert stages.count("the session") == 2
     assert stages.count("checkpoint 0") == 1 + 1 + 6 + 6
     assert again.checkpoints == quadratic.checkpoints
 
 
 def test_a_damaged_part_is_measured_anew(tmp_path, quadratic):
-    wanted = settings(steps=[1, 2], checkpoints=[0, 2], damages=[0.01, 0.3])
+    wanted = settings(**WANTED)
     (tmp_path / part_name(wanted, 0)).write_text("{")
     with pytest.warns(UserWarning, match=r"checkpoint-0-\w+\.json is damaged and measured anew"):
-        found = run_local(wanted, kept=tmp_path)
+        found = run_local(wanted, SmallProblem.after, kept=tmp_path)
     assert found.checkpoints == quadratic.checkpoints
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from risegrad.common.settings import read
 from risegrad.curvature.estimates.estimated import Estimate
-from risegrad.foresight.diagnosis_page import decision, diagnosis_page
+from risegrad.foresight.diagnosis_page import diagnosis_page
 from risegrad.foresight.diagnosis_report import Diagnosis
 
 RECORDS = Path(__file__).parents[2] / "experiments" / "records" / "diagnosis"
@@ -37,19 +37,19 @@ def with_totals(found, rise, scaled, cost):
     ],
 )  # fmt: skip
 def test_the_decision_is_by_equal_progress(found, rise, scaled, cost, said):
-    assert said in decision(with_totals(found, rise, scaled, cost))
+    assert said in with_totals(found, rise, scaled, cost).decision
 
 
 def test_a_zero_gradient_decides_nothing(found):
     still = replace(found, totals=replace(found.totals, fo_progress=0.0))
-    assert decision(still) == "The incoming gradient is zero: no rule would move anything."
+    assert still.decision == "The incoming gradient is zero: no rule would move anything."
 
 
 def test_the_decision_comes_first_and_equal_progress_before_equal_length(found):
     text = diagnosis_page(found)
     places = [
         text.index(words)
-        for words in (decision(found), "At equal progress: predicted", "At equal step length: pred")
+        for words in (found.decision, "At equal progress: predicted", "At equal step length: pred")
     ]
     assert places == sorted(places)
 

@@ -11,6 +11,7 @@ from risegrad.common.checks import check_choice
 from risegrad.common.optional_imports import explained
 from risegrad.common.settings import Unused, read
 from risegrad.continual.additions import check_composition, read_additions
+from risegrad.continual.devices import Devices
 from risegrad.continual.host import Host
 from risegrad.continual.run_memory import RunMemory, made_additions
 from risegrad.continual.session import Report
@@ -104,6 +105,12 @@ def estimate(settings: Any) -> dict[str, Any]:
 def seconds(settings: Any) -> float:
     """How long a run would take here, from a few timed steps."""
     return float(_domain(settings.domain).seconds(settings))
+
+
+def make_host(settings: Any, devices: Devices) -> Host:
+    """The host of a run with everything that it needs, at the start of its stream."""
+    host: Host = _domain(settings.domain).make_host(settings, devices)
+    return host
 
 
 def perform(settings: Any, folder: Path, report: Report) -> dict[str, Any]:

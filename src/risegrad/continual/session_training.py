@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -62,6 +62,15 @@ class Loop(Checked):
     """Shortest time between two checkpoints within a session; one follows every session anyway."""
 
 
+class StepTaken(NamedTuple):
+    """One step: its number from 1, of how many in the epoch, its examples and its loss."""
+
+    number: int
+    of: int
+    size: int
+    loss: Tensor
+
+
 class SessionTraining:
     """One session's optimizers, and the steps they take."""
 
@@ -101,6 +110,22 @@ class SessionTraining:
 
     def epoch(self, epoch: int, report: Report) -> float:
         """Pass once over the task's data; the mean loss."""
+        total = torch.zeros((), dtype=torch.float64, device=self.devices.device)
+        examples = 0
+        for taken in self.steps(epoch):
+            total += taken.loss.detach().double() * taken.size
+            examples += taken.size
+            report({"batch": taken.number, "batches": taken.of})
+        mean = total.item() / examples
+        if not math.isfinite(mean):
+            raise FloatingPointError(
+                f"the loss of task {self.session.task} became {mean} in epoch {epoch}: "
+                "lower lr or set clip"
+            )
+        return mean
+
+    def steps(self, epoch: int) -> Iterator[StepTaken]:
+        """The steps of an epoch, each taken when it is asked for."""
         self._epoch = epoch
         self._activate(epoch)
         torch.manual_seed(seed_for(self.seed, "epoch", self.session.task, epoch, self.devices.rank))
@@ -109,18 +134,19 @@ class SessionTraining:
         mine = [list(self.devices.share(refs)) for refs in plan]
         pin = self.devices.device.type != "cpu"
         fetched = load(self.session.items, mine, epoch, workers=self.loop.workers, pin=pin)
-        total = torch.zeros((), dtype=torch.float64, device=self.devices.device)
         for number, (refs, batch) in enumerate(zip(plan, fetched, strict=True)):
             loss = self._take_step(batch.to(self.devices.device), len(refs), refs[-1][0])
-            total += loss.detach().double() * len(refs)
-            report({"batch": number + 1, "batches": len(plan)})
-        mean = total.item() / sum(len(refs) for refs in plan)
-        if not math.isfinite(mean):
-            raise FloatingPointError(
-                f"the loss of task {self.session.task} became {mean} in epoch {epoch}: "
-                "lower lr or set clip"
-            )
-        return mean
+            yield StepTaken(number + 1, len(plan), len(refs), loss)
+
+    @property
+    def every_class(self) -> bool:
+        """Whether a step's loss sees the rows of all classes so far, without any replayed one."""
+        return any(addition.every_class or addition.needs_logits for addition in self.additions)
+
+    def loss(self, batch: SessionBatch) -> Tensor:
+        """What a step on this batch descends: the session's loss, and the additions' penalties."""
+        every_class = any(addition.every_class for addition in self.additions)
+        return self._loss(batch, len(batch), every_class)
 
     def state_dict(self) -> dict[str, Any]:
         """Step, parameters and optimizers, for a checkpoint inside the session."""

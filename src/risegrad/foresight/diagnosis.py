@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,155 +13,44 @@ from risegrad.common.checks import check_number
 from risegrad.core.draws import mix
 from risegrad.core.shapers import Rise
 from risegrad.curvature.estimates.adam_terms import adam_view
-from risegrad.curvature.estimates.damage_moments import less_damage_probability
-from risegrad.curvature.estimates.estimated import Estimate
-from risegrad.curvature.estimates.gradient_terms import Tick
-from risegrad.curvature.estimates.measuring import Measured, measure
-from risegrad.curvature.estimates.spectral import (
-    Bounds,
-    first_step_bounds,
-    flat_signal,
-    top_eigenvalue,
-)
+from risegrad.curvature.estimates.measuring import measure
+from risegrad.curvature.estimates.spectral import top_eigenvalue
+from risegrad.curvature.memory.memory import Memory
 from risegrad.curvature.operators.batch_forms import check_same_form, form_of
 from risegrad.curvature.operators.objective import Batches, Objective
 from risegrad.curvature.operators.parameter_space import Space, make_space, trained_parameters
 from risegrad.curvature.operators.products import NetworkOperator, Operator
-from risegrad.foresight.diagnosis_options import BatchLoss, Measurement
-from risegrad.foresight.diagnosis_report import BlockReport, Diagnosis, Odds, Totals
+from risegrad.foresight.diagnosis_assembly import assemble
+from risegrad.foresight.diagnosis_inputs import problem_of
+from risegrad.foresight.diagnosis_options import BatchLoss, Measurement, Progress
+from risegrad.foresight.diagnosis_report import Diagnosis
 from risegrad.foresight.diagnosis_verdicts import verdicts
-from risegrad.theory import cantelli_certificate
-
-
-def assemble(
-    operator: Operator, g: Tensor, measured: Measured, eta: float, how: Measurement, tick: Tick
-) -> Diagnosis:
-    """Blocks, totals and odds; losses, seed and verdicts are filled in by the caller."""
-    space = operator.space
-    totals = _totals(operator, measured, eta)
-    rho = how.damping if how.damping is not None else _default_damping(totals)
-    scores = _flat_signals(operator, g, measured, rho, how, tick)
-    blocks = tuple(_block(operator, measured, b, scores[b]) for b in range(len(space.blocks)))
-    return Diagnosis(
-        curvature="given", step=eta, seed=0, damping=rho,
-        historical_loss=math.nan, incoming_loss=math.nan,
-        blocks=blocks, totals=totals, odds=_odds(totals, how.positive),
-        top_eigenvalue=None, adam=None, products=0, probes=measured.probes.count,
-        exact_directions=measured.gradient.count == 0,
-        asymmetry=measured.probes.asymmetry,
-    )  # fmt: skip
-
-
-def _totals(operator: Operator, measured: Measured, eta: float) -> Totals:
-    def at(name: str) -> Estimate:
-        return _estimate(measured, name)
-
-    g2 = measured.gradient.terms().g2
-    kept = (operator.space.numbers("mean_factor") * g2).sum()
-    return Totals(
-        fo=at("damage.fo"), scaled_fo=at("damage.scaled_fo"),
-        rise=at("damage.rise"), rise_std=at("damage.rise_std"),
-        # Mean damage sees second moments alone, and those are RISE's.
-        covariance_noise=at("damage.rise"), covariance_noise_std=at("damage.covariance_noise_std"),
-        gap=at("gap.total"), gap_within=at("gap.within"), progress_cost=at("progress_cost"),
-        linear_fo=at("linear.fo"), linear_scaled_fo=at("linear.scaled_fo"),
-        change_fo=at("change.fo"), change_scaled_fo=at("change.scaled_fo"),
-        change_rise=at("change.rise"), change_rise_std=at("change.rise_std"),
-        lambda_dir=at("lambda_dir"), lambda_avg=at("lambda_avg"),
-        trace=at("trace"), trace_sq=at("trace_sq"),
-        fo_progress=eta * g2.sum().item(), rise_progress=eta * kept.item(),
-    )  # fmt: skip
-
-
-def _block(operator: Operator, measured: Measured, b: int, score: Bounds | None) -> BlockReport:
-    block = operator.space.blocks[b]
-    g2 = measured.gradient.terms().g2[b].item()
-
-    def at(name: str) -> Estimate:
-        return _estimate(measured, f"block.{name}", b)
-
-    return BlockReport(
-        name=block.name, d=block.d, q=block.q, tau=block.tau, mean_factor=block.mean_factor,
-        gradient_norm=g2**0.5,
-        lambda_dir=at("lambda_dir") if g2 else None, lambda_avg=at("lambda_avg"),
-        excess=at("excess") if g2 else None, S=at("S"), C=at("C"), raw_C=at("raw_C"), R=score,
-        fo=at("fo"), ghg=at("ghg"), hg2=at("hg2"), trace=at("trace"), trace_sq=at("trace_sq"),
-    )  # fmt: skip
-
-
-def _estimate(measured: Measured, name: str, b: int | None = None) -> Estimate:
-    value, error = measured.values[name], measured.errors[name]
-    if b is not None:
-        value, error = value[b], error[b]
-    return Estimate(value.item(), error.item(), measured.probes.count)
-
-
-def _odds(totals: Totals, positive: bool) -> Odds:
-    fo, rise, std = (e.value for e in (totals.fo, totals.rise, totals.rise_std))
-    gap = torch.tensor(fo - rise, dtype=torch.float64)
-    spread = torch.tensor(std**2, dtype=torch.float64)
-    return Odds(
-        probability=less_damage_probability(rise, std, fo, positive),
-        sign=1 if fo > rise else -1,
-        certified=cantelli_certificate(gap, spread).probability.item(),
-    )
-
-
-def _default_damping(totals: Totals) -> float | None:
-    """The average curvature: directions flatter than the average count as flat."""
-    average = totals.lambda_avg.value
-    return average if average > 0 else None
-
-
-def _flat_signals(
-    operator: Operator, g: Tensor, measured: Measured, rho: float | None, how: Measurement,
-    tick: Tick,
-) -> list[Bounds | None]:  # fmt: skip
-    """``R_b`` after the one step that is free for all blocks, and solved for where wanted.
-
-    The bounds hold for curvature that is not negative; for an indefinite Hessian nothing is said.
-    """
-    count = len(operator.space.blocks)
-    if rho is None or not how.positive:
-        return [None] * count
-    terms = measured.gradient.terms()
-    scores: list[Bounds | None] = [None] * count
-    if measured.gradient.count == 0:
-        ghg, hg2 = terms.cross.diagonal().tolist(), terms.pulls.diagonal().tolist()
-        rows = zip(terms.g2.tolist(), ghg, hg2, strict=True)
-        # Rounding can leave g'Hg a hair below zero where it is zero.
-        scores = [first_step_bounds(g2, max(bend, 0.0), pull, rho) for g2, bend, pull in rows]
-    largest = terms.g2.argsort(descending=True)[: how.budget.solves].tolist()
-    for b in largest:
-        part = g[operator.space.blocks[b].at]
-        solved = flat_signal(operator.block(b), part, rho, how.budget.solve_products)
-        tick(solved.products)
-        scores[b] = solved
-    return scores
-
+from risegrad.foresight.memory_folds import candidates_for
+from risegrad.foresight.step_rules import Candidates, forecasts
 
 __all__ = ["Diagnosis", "diagnose", "diagnose_operator"]
 
-Progress = Callable[[int, int], None]
-"""Called with the products spent and the most that there will be."""
-
 
 def diagnose(
-    model: nn.Module,
-    historical: Batches,
-    incoming: Batches,
+    model: nn.Module | Any,
+    historical: Batches | Any,
+    incoming: Batches | Any = None,
     *,
     rise: Rise | None = None,
+    memory: Memory | None = None,
     step: float = 1.0,
     batch_loss: BatchLoss | None = None,
     measurement: Measurement | None = None,
-    progress: Progress | None = None,
 ) -> Diagnosis:
     """What one step on ``incoming`` would do to the loss on ``historical``, rule by rule.
 
-    Both are lists (or loaders) of batches of one form: pairs ``(inputs, target)`` or mappings with
-    ``labels`` as transformers takes them; ``BatchLoss(predict=...)`` reads any other. ``rise`` is
-    the shaper you would attach: its ``q``, ``blocks`` and ``exempt`` are used. ``step`` is the
+    ``model``: a module, with peft or without, or a transformers Trainer. Both others are lists (or
+    loaders) of batches of one form: pairs ``(inputs, target)`` or mappings with ``labels`` as
+    transformers takes them; ``BatchLoss(predict=...)`` reads any other. One pair of tensors is cut
+    into batches; with a Trainer they are data sets as it takes them, its own by default. ``rise``
+    is the shaper you would attach: its ``q``, ``blocks`` and ``exempt`` are used. ``memory``: what
+    an informed step would be shaped by, made from other examples than ``historical``; without one,
+    each half of the historical batches is remembered and judged on the other. ``step`` is the
     learning rate of plain descent; damage grows with its square. ``measurement`` says which
     curvature is measured, how precisely and with which seed.
 
@@ -170,6 +59,7 @@ def diagnose(
     """
     shaper, how = rise or Rise(), measurement or Measurement()
     read = batch_loss or BatchLoss()
+    model, historical, incoming = problem_of(model, historical, incoming)
     parameters = trained_parameters(model, shaper.exempt)
     space = make_space(parameters, shaper)
     kept = Objective(model, historical, read.loss, read.predict, "historical")
@@ -179,7 +69,8 @@ def diagnose(
     h = kept.gradient(space, parameters)
     columns, seed = how.budget.columns, mix(how.seed, 7) % 2**31
     operator = NetworkOperator(kept, space, parameters, how.curvature, columns=columns, seed=seed)
-    found = diagnose_operator(operator, g, h, step=step, measurement=how, progress=progress)
+    chosen = candidates_for(kept, shaper, memory, how)
+    found = diagnose_operator(operator, g, h, step=step, measurement=how, candidates=chosen)
     return replace(
         found, curvature=how.curvature, historical_loss=kept.value(), incoming_loss=new.value()
     )
@@ -192,19 +83,20 @@ def diagnose_operator(
     *,
     step: float = 1.0,
     measurement: Measurement | None = None,
-    progress: Progress | None = None,
+    candidates: Candidates | None = None,
 ) -> Diagnosis:
     """The same for any operator and given gradients (flat, in the order of its space).
 
     An operator that may be negative is a ``hessian``: ``Measurement(curvature="hessian")``.
     """
     how, eta = measurement or Measurement(), check_number("step", step, above=0)
-    spend, seed = how.budget, how.seed
+    spend, seed, chosen = how.budget, how.seed, candidates or Candidates()
     g = _check_gradient(g, operator.space, "g")
     h = torch.zeros_like(g) if h is None else _check_gradient(h, operator.space, "h")
     before = operator.products
-    tick = _counter(progress, spend.most(operator.space))
+    tick = _counter(how.progress, spend.most(operator.space) + chosen.products)
     measured = measure(operator, g, h, eta, spend, seed, tick)
+    rules = forecasts(operator, g, measured, eta, chosen, tick)
     adam = None
     if spend.adam_draws and bool(g.any()):
         adam = adam_view(operator, g, spend.adam_draws, mix(seed, 3), tick)
@@ -214,7 +106,10 @@ def diagnose_operator(
         tick(top.products)
     found = assemble(operator, g, measured, eta, how, tick)
     spent = operator.products - before
-    report = replace(found, seed=seed, adam=adam, top_eigenvalue=top, products=spent)
+    report = replace(
+        found, seed=seed, adam=adam, top_eigenvalue=top, products=spent, rules=rules,
+        candidates=chosen,
+    )  # fmt: skip
     return replace(report, verdicts=tuple(verdicts(report)))
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from risegrad.common.checks import check_choice, check_int, check_number
 from risegrad.curvature.estimates.product_budget import ProductBudget
+from risegrad.curvature.memory.memory_side import check_damping
 from risegrad.curvature.operators.batch_forms import Predict
 from risegrad.curvature.operators.objective import Loss, check_loss
 from risegrad.curvature.operators.products import KINDS, Kind
+
+Progress = Callable[[int, int], None]
+"""Called with the products spent and the most that there will be."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,10 @@ class Measurement:
     """How many products with the curvature may be spent, and on what."""
     seed: int = 0
     """Of all random vectors."""
+    dampings: tuple[float, ...] = (0.03, 0.1, 0.3, 1.0)
+    """Of informed steps: each costs one product; none leaves them out."""
+    progress: Progress | None = field(default=None, compare=False, repr=False)
+    """Called with the products spent and the most that there will be."""
 
     def __post_init__(self) -> None:
         check_choice("curvature", self.curvature, KINDS)
@@ -51,6 +60,8 @@ class Measurement:
         if not isinstance(self.budget, ProductBudget):
             raise TypeError(f"budget must be a ProductBudget, got {type(self.budget).__name__}")
         check_int("seed", self.seed)
+        for damping in self.dampings:
+            check_damping(damping)
 
     @property
     def positive(self) -> bool:

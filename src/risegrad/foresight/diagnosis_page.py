@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from html import escape
 from itertools import takewhile
 
 from risegrad.curvature.estimates.estimated import Estimate
 from risegrad.foresight.diagnosis_report import BlockReport, Diagnosis
 from risegrad.foresight.diagnosis_text import (
     BLOCK_HEAD,
+    FORECAST_HEAD,
     advice,
     block_cells,
+    forecast_cells,
     head_lines,
     rule_rows,
 )
-from risegrad.foresight.diagnosis_verdicts import is_clear
+from risegrad.foresight.recommendation import in_short
 from risegrad.pages.charts.bar_chart import Bar, bars
-from risegrad.pages.page_blocks import ChartFigure, Fold, ItemList, Page, Paragraph, Part, Row
+from risegrad.pages.page_blocks import (
+    Block,
+    ChartFigure,
+    Fold,
+    ItemList,
+    Page,
+    Paragraph,
+    Part,
+    Row,
+)
 from risegrad.pages.page_html import html
 from risegrad.pages.page_tables import Table, text_table
 from risegrad.pages.palette import Palette
@@ -28,6 +40,9 @@ FO, SCALED, RISE, NOISE = "FO", "scaled FO", "RISE", "covariance noise"
 ALONG, AVERAGE, SHAPING, COUPLING = "lambda_dir", "lambda_avg", "S", "C"
 PALETTE = Palette([FO, SCALED, RISE, NOISE, ALONG, AVERAGE, SHAPING, COUPLING])
 GLOSSARY = (
+    ("Gamma", "FO's damage over the rule's at equal first-order progress"),
+    ("lr factor", "what to multiply the learning rate by to keep FO's progress"),
+    ("by its memory", "the share of FO's damage that the step's own memory foretells"),
     ("FO", "first-order: a step along the exact gradient"),
     ("scaled FO", "the exact gradient, shortened to the mean progress of RISE"),
     ("damage", "predicted second-order change of the historical loss by one step"),
@@ -43,57 +58,92 @@ GLOSSARY = (
 
 def diagnosis_page(found: Diagnosis, title: str = "Diagnosis before training") -> str:
     """A diagnosis as one HTML file."""
-    return html(Page(title, diagnosis_parts(found), glossary=GLOSSARY))
+    return html(Page(title, diagnosis_parts(found), found.subject, glossary=GLOSSARY))
 
 
 def diagnosis_parts(found: Diagnosis) -> tuple[Part, ...]:
     """The first has no title, because it comes right below the page's."""
-    rules = (Row(tuple(_rule_figures(found))), _rule_table(found))
+    rules: tuple[Block, ...] = (
+        Row(tuple(_rule_figures(found))), *_forecast_tables(found), _rule_table(found)
+    )  # fmt: skip
     words = ItemList("In words", (*found.verdicts, advice(found)))
     blocks = (Row(tuple(_block_figures(found))), Fold("Every block", (_block_table(found),)))
     return (
-        Part("", rules, QUESTION, decision(found)),
+        Part("", rules, QUESTION, found.decision),
         Part("Verdicts", (words, *(Paragraph(line, "note") for line in head_lines(found)))),
         Part("Blocks", blocks),
     )
 
 
-def decision(found: Diagnosis) -> str:
-    """One sentence, by the damage at equal mean progress."""
-    t = found.totals
-    if t.fo_progress == 0:
-        return "The incoming gradient is zero: no rule would move anything."
-    if not is_clear(t.progress_cost):
-        return (
-            "Use a smaller first-order (FO) step: at equal progress its damage and that of RISE "
-            "do not differ beyond the error of the estimate."
-        )
-    if t.progress_cost.value > 0:
-        share = f"{t.scaled_fo.value / t.rise.value:.2g} times" if t.rise.value > 0 else "less than"
-        words = "Use a smaller first-order (FO) step: at equal progress it does"
-        return f"{words} {share} the damage of RISE."
-    return f"Use RISE: at equal progress its damage is {t.rise}, first-order (FO) {t.scaled_fo}."
+def diagnosis_fragment(found: Diagnosis) -> str:
+    """For a notebook: the decision and the rules, without any script."""
+    rows = [FORECAST_HEAD, *map(forecast_cells, found.rules)] if found.rules else []
+    lines = "".join(f"<tr>{_cells(row, 'td' if n else 'th')}</tr>" for n, row in enumerate(rows))
+    words = "".join(f"<li>{escape(verdict)}</li>" for verdict in found.verdicts)
+    return (
+        f"<p><strong>{escape(found.decision)}</strong></p><table>{lines}</table>"
+        f"<details><summary>In words</summary><ul>{words}</ul></details>"
+    )
+
+
+def _cells(row: Sequence[str], tag: str) -> str:
+    return "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row)
 
 
 def _rule_table(found: Diagnosis) -> Table:
     return text_table("The rules at this step size", RULE_HEAD, rule_rows(found))
 
 
+def _forecast_tables(found: Diagnosis) -> Iterator[Table]:
+    if found.rules:
+        title = "The rules at equal first-order progress"
+        yield text_table(title, FORECAST_HEAD, map(forecast_cells, found.rules))
+    if found.rows:
+        title = "The experiment's rows as they run, at equal first-order progress"
+        yield text_table(title, FORECAST_HEAD, map(forecast_cells, found.rows))
+
+
 def _rule_figures(found: Diagnosis) -> Iterator[ChartFigure]:
     t = found.totals
     rise, noise = (t.rise, t.rise_std), (t.covariance_noise, t.covariance_noise_std)
-    pairs = {
+    pairs: dict[str, dict[str, tuple[Estimate, Estimate | None]]] = {
         "At equal progress": {SCALED: (t.scaled_fo, None), RISE: rise, NOISE: noise},
         "At equal step length": {FO: (t.fo, None), RISE: rise, NOISE: noise},
     }
+    if found.rules:
+        yield _share_figure(found)
+        del pairs["At equal progress"]
+        informed = [rule for rule in found.rules if rule.foretold is not None]
+        pairs["At equal step length"] |= {rule.name: (rule.damage, None) for rule in informed}
     for title, rules in pairs.items():
         rows = [_rule_bar(name, *values) for name, values in rules.items()]
         yield ChartFigure(
             f"diagnosis-{title}", f"{title}: predicted damage, lower is better",
             f"Bars of the predicted damage of {len(rows)} rules. {title}; lower is better.",
-            bars(rows, PALETTE, "damage of one step, lower is better"),
+            bars(rows, _palette(found), "damage of one step, lower is better"),
             _rule_table(found), "Thin lines: the standard deviation over draws of one step.",
         )  # fmt: skip
+
+
+def _share_figure(found: Diagnosis) -> ChartFigure:
+    """Damage per progress of every rule, FO's being 1."""
+    rows = [
+        Bar(rule.name, rule.name, rule.share.value, rule.share.value - rule.share.error,
+            rule.share.value + rule.share.error, f"{rule.name}: {in_short(rule.share)} of FO's")
+        for rule in found.rules
+    ]  # fmt: skip
+    title = "At equal progress: predicted damage in parts of FO's, lower is better"
+    return ChartFigure(
+        "diagnosis-equal-progress", title, f"Bars of {len(rows)} rules. {title}.",
+        bars(rows, _palette(found), "damage at equal progress, FO = 1"),
+        next(_forecast_tables(found)), "Thin lines: one standard error.",
+    )  # fmt: skip
+
+
+def _palette(found: Diagnosis) -> Palette:
+    """One colour per rule on the whole page."""
+    names = [FO, SCALED, RISE, NOISE, *(rule.name for rule in found.rules)]
+    return Palette([*dict.fromkeys(names)])
 
 
 def _rule_bar(name: str, damage: Estimate, deviation: Estimate | None) -> Bar:

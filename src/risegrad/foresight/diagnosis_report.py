@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from risegrad.common.settings import read
 from risegrad.curvature.estimates.adam_terms import AdamView
 from risegrad.curvature.estimates.estimated import Estimate
 from risegrad.curvature.estimates.spectral import Bounds
+from risegrad.foresight.recommendation import (
+    Recommendation,
+    decision,
+    is_clear,
+    recommend,
+)
+from risegrad.foresight.rule_forecast import RuleForecast
+from risegrad.foresight.step_rules import Candidates
 
 
 @dataclass(frozen=True)
@@ -29,9 +39,10 @@ class BlockReport:
     """``lambda_dir - lambda_avg``"""
     S: Estimate
     """shaping score, ``(eta^2/2) tau_b |g_b|^2 excess``"""
-    C: Estimate
-    """coupling score with RISE's own covariances of the displacement"""
-    raw_C: Estimate
+    C: Estimate | None
+    """coupling score with RISE's own covariances of the displacement; None with so many blocks that
+    no number is kept for every pair"""
+    raw_C: Estimate | None
     """``sum_{c != b} |H_bc|_F``"""
     R: Bounds | None
     """flat-signal score ``g_b'(H_bb + rho I)^(-1) g_b``, between two bounds"""
@@ -77,6 +88,22 @@ class Totals:
     """``eta sum_b a_b |g_b|^2``"""
 
 
+def decision_by_totals(t: Totals) -> str:
+    """By RISE and scaled FO alone: early diagnoses knew no other rules."""
+    if t.fo_progress == 0:
+        return "The incoming gradient is zero: no rule would move anything."
+    if not is_clear(t.progress_cost):
+        return (
+            "Use a smaller first-order (FO) step: at equal progress its damage and that of RISE "
+            "do not differ beyond the error of the estimate."
+        )
+    if t.progress_cost.value > 0:
+        share = f"{t.scaled_fo.value / t.rise.value:.2g} times" if t.rise.value > 0 else "less than"
+        words = "Use a smaller first-order (FO) step: at equal progress it does"
+        return f"{words} {share} the damage of RISE."
+    return f"Use RISE: at equal progress its damage is {t.rise}, first-order (FO) {t.scaled_fo}."
+
+
 @dataclass(frozen=True)
 class Odds:
     """That one RISE step does less damage than one FO step of equal norm."""
@@ -111,6 +138,23 @@ class Diagnosis:
     asymmetry: float
     """of the products with probes, relative: what rounding left"""
     verdicts: tuple[str, ...] = ()
+    rules: tuple[RuleForecast, ...] = ()
+    """what each rule would do; FO first"""
+    rows: tuple[RuleForecast, ...] = ()
+    """the rows of an experiment as they run, with their own optimizers and rates"""
+    subject: str = ""
+    """what was diagnosed, in words"""
+    candidates: Candidates | None = field(default=None, compare=False, repr=False)
+    """what ``recommend`` makes shapers of; not in a file"""
+
+    @property
+    def decision(self) -> str:
+        """What to do, in one or two sentences."""
+        return decision(self.rules) if self.rules else decision_by_totals(self.totals)
+
+    def recommend(self) -> Recommendation:
+        """The shaper, ready to attach, and what to multiply the learning rate by."""
+        return recommend(self)
 
     @property
     def d(self) -> int:
@@ -119,13 +163,39 @@ class Diagnosis:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON; what is not a number becomes None."""
-        content: dict[str, Any] = plain(asdict(self))
+        content: dict[str, Any] = plain(asdict(replace(self, candidates=None)))
+        del content["candidates"]
         return content
+
+    @staticmethod
+    def from_dict(content: Mapping[str, Any]) -> Diagnosis:
+        """What ``to_dict`` gave, from a file; such a diagnosis has no shapers to recommend."""
+        return read(Diagnosis, numbered(content))
+
+    def _repr_html_(self) -> str:
+        from risegrad.foresight.diagnosis_page import diagnosis_fragment
+
+        return diagnosis_fragment(self)
 
     def __str__(self) -> str:
         from risegrad.foresight.diagnosis_text import summary
 
         return summary(self)
+
+
+NUMBERS = {"value": math.nan, "error": math.nan, "lower": -math.inf, "upper": math.inf}
+NUMBERS |= dict.fromkeys(("historical_loss", "incoming_loss", "progress"), math.nan)
+NUMBERS |= dict.fromkeys(("evenness_plain", "evenness_shaped"), math.nan)
+
+
+def numbered(value: Any) -> Any:
+    """The inverse of ``plain`` where a number must stand."""
+    if isinstance(value, Mapping):
+        return {
+            key: NUMBERS[key] if entry is None and key in NUMBERS else numbered(entry)
+            for key, entry in value.items()
+        }
+    return [numbered(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
 def plain(value: Any) -> Any:

@@ -8,7 +8,10 @@ from statistics import median
 
 from risegrad.common.text_columns import text_columns
 from risegrad.curvature.estimates.estimated import Estimate
+from risegrad.curvature.operators.parameter_space import EXACT
 from risegrad.foresight.diagnosis_report import BlockReport, Diagnosis
+from risegrad.foresight.recommendation import in_short
+from risegrad.foresight.rule_forecast import RuleForecast
 from risegrad.theory.calibration import block_size_for, q_for
 
 MOST_ROWS = 24
@@ -19,8 +22,11 @@ def summary(found: Diagnosis) -> str:
     """Totals, the blocks that matter most, verdicts and advice."""
     return "\n".join(
         [
+            *textwrap.wrap(found.decision, WIDTH),
+            "",
             *head_lines(found),
             "",
+            *_forecast_lines(found),
             *text_columns([("rule", "damage", "deviation", "loss change"), *rule_rows(found)]),
             "",
             *text_columns([BLOCK_HEAD, *map(block_cells, _most_important(found.blocks))]),
@@ -59,14 +65,32 @@ def rule_rows(found: Diagnosis) -> list[tuple[str, ...]]:
     ]  # fmt: skip
 
 
+FORECAST_HEAD = ("rule", "damage per progress, FO = 1", "Gamma", "lr factor", "by its memory")
+
+
+def forecast_cells(rule: RuleForecast) -> tuple[str, ...]:
+    """The cells of one rule's row: at equal progress."""
+    seen = "-" if rule.foretold is None else f"{rule.foretold:.2g}"
+    return rule.name, in_short(rule.share), in_short(rule.gain), f"{rule.rate:.3g}", seen
+
+
+def _forecast_lines(found: Diagnosis) -> list[str]:
+    lines: list[str] = []
+    for rules in (found.rules, found.rows):
+        if rules:
+            lines += [*text_columns([FORECAST_HEAD, *map(forecast_cells, rules)]), ""]
+    return lines
+
+
 BLOCK_HEAD = ("block", "d", "q", "tau", "factor", "lambda_dir", "lambda_avg", "S", "C", "R")
 
 
 def block_cells(block: BlockReport) -> tuple[str, ...]:
     """The cells of one block's row."""
     score = "-" if block.R is None else f"{block.R.lower:.2g}..{block.R.upper:.2g}"
+    q = "all" if block.q >= EXACT else str(block.q)
     return (
-        block.name, f"{block.d:,}", str(block.q), f"{block.tau:.3f}", f"{block.mean_factor:.3f}",
+        block.name, f"{block.d:,}", q, f"{block.tau:.3f}", f"{block.mean_factor:.3f}",
         shown(block.lambda_dir), shown(block.lambda_avg), shown(block.S), shown(block.C), score,
     )  # fmt: skip
 

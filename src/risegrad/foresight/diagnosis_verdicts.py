@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
-from risegrad.curvature.estimates.estimated import Estimate
 from risegrad.foresight.diagnosis_report import Diagnosis
+from risegrad.foresight.recommendation import is_clear
 
-CLEAR = 2.0
-"""Standard errors that a difference must exceed to be called one."""
+TRUSTED = 2.0
+"""A memory that foretells a share within this factor of the true one gives a picture to trust."""
 
 
 def verdicts(found: Diagnosis) -> Iterator[str]:
@@ -25,11 +25,7 @@ def verdicts(found: Diagnosis) -> Iterator[str]:
     yield from couplings(found)
     yield from precision(found)
     yield from adam(found)
-
-
-def is_clear(value: Estimate) -> bool:
-    """Whether an estimate differs from zero by more than its error explains."""
-    return abs(value.value) > CLEAR * value.error
+    yield from memories(found)
 
 
 def matched_norm(found: Diagnosis) -> str:
@@ -139,6 +135,33 @@ def adam(found: Diagnosis) -> Iterator[str]:
         f"second moment goes from {a.evenness_plain:.2g} to {a.evenness_shaped:.2g} (1: it adapts "
         "nothing), and scaled FO in front of Adam is plain Adam."
     )
+
+
+def memories(found: Diagnosis) -> Iterator[str]:
+    """How far the memory's own picture of an informed step can be trusted."""
+    if found.candidates is not None and found.candidates.note:
+        yield found.candidates.note
+    informed = [rule for rule in found.rules if rule.foretold is not None]
+    if not informed:
+        return
+    pairs = ", ".join(
+        f"{rule.foretold:.2g} for {rule.share.value:.2g} at {rule.name.split()[-1]}"
+        for rule in informed
+    )
+    off = max(_factor(rule.foretold or 0.0, rule.share.value) for rule in informed)
+    word = "can be trusted here" if off <= TRUSTED else "must not be used to foretell damage here"
+    yield (
+        "Memory: the share of FO's damage that the memory itself foretells, for the true one, by "
+        f"damping: {pairs}. It sees only where the step does not go, so its picture {word}."
+    )
+    best = min(informed, key=lambda rule: rule.share.value)
+    if len(informed) > 1 and best in (informed[0], informed[-1]):
+        yield f"Damping: the best, {best.name.split()[-1]}, is at the end of those tried."
+
+
+def _factor(a: float, b: float) -> float:
+    low, high = sorted((abs(a), abs(b)))
+    return high / low if low else float("inf")
 
 
 def _times(value: float, unit: float) -> str:

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import json
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from risegrad.common.atomic_files import write_json
 from risegrad.common.settings import as_plain, digest, read
-from risegrad.foresight.foresight_settings import ForesightSettings
+from risegrad.foresight.foresight_settings import DiagnosisSettings, ValidationSettings
 from risegrad.foresight.local_agreement import AgreementSpread
 from risegrad.foresight.local_updates import Outcome
+
+
+@dataclass(frozen=True)
+class LocalSettings:
+    """What a local validation is of, and how it measures."""
+
+    diagnosis: DiagnosisSettings = field(default_factory=DiagnosisSettings)
+    validation: ValidationSettings = field(default_factory=ValidationSettings)
+    subject: str = ""
+    """the run and the point of its stream, in words"""
+    run: str = ""
+    """the id of the run"""
 
 
 @dataclass(frozen=True)
@@ -38,7 +50,7 @@ class Checkpoint:
     products: int
 
 
-def part_name(settings: ForesightSettings, steps: int) -> str:
+def part_name(settings: LocalSettings, steps: int) -> str:
     """A name that other settings do not share."""
     return f"checkpoint-{steps}-{digest(as_plain(settings))[:12]}.json"
 
@@ -59,7 +71,7 @@ def read_part(file: Path) -> Checkpoint | None:
         return None
 
 
-def forget_parts(settings: ForesightSettings, folder: Path) -> None:
+def forget_parts(settings: LocalSettings, folder: Path) -> None:
     """The results are written: nothing is left to continue from."""
     for steps in settings.validation.checkpoints:
         (folder / part_name(settings, steps)).unlink(missing_ok=True)

@@ -91,7 +91,8 @@ def spread_rows(found: LocalResult) -> list[tuple[str, ...]]:
 
 def local_page(found: LocalResult, title: str = "Local validation") -> str:
     """A local validation as one HTML file."""
-    return html(Page(title, local_parts(found), _head(found), glossary=GLOSSARY))
+    words = "; ".join(filter(None, [found.settings.subject, _head(found)]))
+    return html(Page(title, local_parts(found), words, glossary=GLOSSARY))
 
 
 def local_parts(found: LocalResult) -> tuple[Part, ...]:

@@ -57,22 +57,29 @@ class Bench:
     space: Space
     parameters: Mapping[str, Tensor]
     operators: Mapping[str, NetworkOperator]
+    rates: Tensor | None = None
+    """relative learning rates of all coordinates, where groups have rates of their own"""
 
     @staticmethod
     def of(
         kept: Objective, new: Objective, space: Space, parameters: Mapping[str, Tensor],
-        curvatures: Sequence[Kind], seed: int = 0, columns: int = 4,
+        curvatures: Sequence[Kind], seed: int = 0, columns: int = 4, rates: Tensor | None = None,
     ) -> Bench:  # fmt: skip
         """A bench with one operator for each kind of curvature."""
         made: dict[str, NetworkOperator] = {
             kind: NetworkOperator(kept, space, parameters, kind, columns, seed=seed % 2**31)
             for kind in curvatures
         }
-        return Bench(kept, new, space, parameters, made)
+        return Bench(kept, new, space, parameters, made, rates)
 
     def gradient(self) -> Tensor:
         """The gradient of the new task at the parameters as they are."""
         return self.new.gradient(self.space, self.parameters)
+
+    def direction(self, rule: str, g: Tensor, seed: int) -> Tensor:
+        """``x`` of the step ``-eta x``, each group at its own rate."""
+        x = direction(rule, self.space, g, seed)
+        return x if self.rates is None else self.rates * x
 
     @contextmanager
     def moved(self, displacement: Tensor) -> Iterator[None]:
@@ -114,11 +121,11 @@ def _covariance_draw(space: Space, g: Tensor, seed: int) -> Tensor:
 
 def displacement(bench: Bench, rule: str, eta: float, steps: int, seed: int, g: Tensor) -> Tensor:
     """``D`` after some steps of descent by the rule, all on the incoming batches."""
-    total = -eta * direction(rule, bench.space, g, mix(seed, 0))
+    total = -eta * bench.direction(rule, g, mix(seed, 0))
     for step in range(1, steps):
         with bench.moved(total):
             here = bench.gradient()
-        total = total - eta * direction(rule, bench.space, here, mix(seed, step))
+        total = total - eta * bench.direction(rule, here, mix(seed, step))
     return total
 
 
@@ -126,7 +133,8 @@ def step_sizes_for(bench: Bench, g: Tensor, damages: Sequence[float]) -> list[fl
     """Sizes at which FO's predicted damage is the given part of the historical loss."""
     operator = next((o for name, o in bench.operators.items() if name != "hessian"), None)
     operator = operator or next(iter(bench.operators.values()))
-    bend = torch.dot(g.double(), (operator @ g).double()).item()
+    x = bench.direction("FO", g, 0)
+    bend = torch.dot(x.double(), (operator @ x).double()).item()
     if bend <= 0:
         raise ValueError(
             "the gradient meets no positive curvature, so damages cannot set step sizes: give "

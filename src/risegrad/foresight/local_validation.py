@@ -1,23 +1,25 @@
-"""Local validation of a whole experiment: checkpoints of a small stream, measured one by one."""
+"""Local validation: at checkpoints of a session, predicted and true changes of the old loss."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
-from risegrad.core.shapers import Rise
+from torch import Tensor
+
+from risegrad.common.settings import read
 from risegrad.curvature.estimates.damage_moments import Calibration, evaluate
 from risegrad.curvature.estimates.measuring import Measured, measure
 from risegrad.curvature.estimates.product_budget import ProductBudget
 from risegrad.curvature.operators.objective import Objective
-from risegrad.curvature.operators.parameter_space import make_space, trained_parameters
-from risegrad.curvature.operators.products import Kind
+from risegrad.curvature.operators.parameter_space import Space
+from risegrad.curvature.operators.products import Kind, Operator
 from risegrad.foresight.diagnosis_report import plain
-from risegrad.foresight.foresight_settings import ForesightSettings
+from risegrad.foresight.foresight_settings import ValidationSettings
 from risegrad.foresight.local_agreement import (
     Agreement,
     AgreementSpread,
@@ -27,13 +29,13 @@ from risegrad.foresight.local_agreement import (
 )
 from risegrad.foresight.local_checkpoint import (
     Checkpoint,
+    LocalSettings,
     PredictedSpread,
     part_name,
     read_part,
     write_part,
 )
 from risegrad.foresight.local_updates import RULES, Bench, Outcome, step_sizes_for, validate
-from risegrad.foresight.problem_builder import Problem, build, warm_up
 
 Tick = Callable[[str, str], None]
 """Called with what is being done, and how far it is."""
@@ -43,11 +45,46 @@ def silent(stage: str, detail: str) -> None:
     """Say nothing."""
 
 
+class Measurable(Protocol):
+    """A point of a session, ready to be measured; ``SessionProblem`` is one."""
+
+    @property
+    def kept(self) -> Objective:
+        """What was learned before."""
+
+    @property
+    def new(self) -> Objective:
+        """What is learned now."""
+
+    @property
+    def space(self) -> Space:
+        """The parameters in blocks."""
+
+    @property
+    def parameters(self) -> Mapping[str, Tensor]:
+        """By the names of the space."""
+
+    @property
+    def gradient(self) -> Tensor:
+        """Of the new loss."""
+
+    @property
+    def past_gradient(self) -> Tensor:
+        """Of the old loss."""
+
+    @property
+    def scale(self) -> Tensor | None:
+        """Roots of relative learning rates, by blocks."""
+
+    def in_steps(self, operator: Operator) -> tuple[Operator, Tensor, Tensor]:
+        """Operator and gradients in coordinates where one rate serves all groups."""
+
+
 @dataclass(frozen=True)
 class LocalResult:
     """What a local validation found, checkpoint by checkpoint."""
 
-    settings: ForesightSettings
+    settings: LocalSettings
     parameters: int
     blocks: int
     checkpoints: tuple[Checkpoint, ...]
@@ -69,13 +106,10 @@ class LocalResult:
         return [agreement(rows, curvature) for curvature in self.curvatures]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data; paths of the machine it ran on are left out."""
-        settings = asdict(self.settings)
-        settings.pop("folder")
-        settings["model"]["path"] = settings["data"]["path"] = ""
+        """Plain data."""
         lengths = self.settings.validation.steps
         content: dict[str, Any] = plain({
-            "settings": settings,
+            "settings": asdict(self.settings),
             "parameters": self.parameters,
             "blocks": self.blocks,
             "seconds": round(self.seconds, 1),
@@ -93,27 +127,37 @@ class LocalResult:
         })  # fmt: skip
         return content
 
+    @staticmethod
+    def from_dict(content: Mapping[str, Any]) -> LocalResult:
+        """What ``to_dict`` gave, from a file; those of early versions too."""
+        given = content["settings"]
+        steps = read(ValidationSettings, given["validation"], "validation")
+        settings = LocalSettings(validation=steps, subject=str(given.get("subject", "")))
+        points = tuple(read(Checkpoint, point) for point in content["checkpoints"])
+        return LocalResult(
+            settings, content["parameters"], content["blocks"], points, content["seconds"]
+        )
+
 
 def run_local(
-    settings: ForesightSettings, tick: Tick = silent, kept: Path | None = None
+    settings: LocalSettings,
+    problem: Callable[[int], Measurable],
+    tick: Tick = silent,
+    kept: Path | None = None,
 ) -> LocalResult:
-    """Build, learn, measure at every checkpoint; those that are in the folder ``kept`` are read."""
+    """Measure at every checkpoint; those that are in the folder ``kept`` are read.
+
+    ``problem(steps)`` gives the session so many steps into it.
+    """
     started = time.perf_counter()
-    tick("model and data", "")
-    problem = build(settings)
-    shaper = Rise(**asdict(settings.rise))
-    parameters = trained_parameters(problem.model, shaper.exempt)
-    everything = make_space(parameters, shaper)
-    space, _ = _incoming(problem).step(everything, parameters, shaper)
-    points, done = [], 0
+    tick("the session", "")
+    space = problem(0).space
+    points = []
     for steps in sorted(settings.validation.checkpoints):
-        ahead = replace(problem, warm=problem.incoming)
-        warm_up(ahead, steps - done, settings.warmup.learning_rate)
-        done = steps
         file = kept and kept / part_name(settings, steps)
         point = file and read_part(file)
         if not point:
-            point = _checkpoint(settings, problem, shaper, steps, tick)
+            point = _checkpoint(settings, problem(steps), steps, tick)
             if file:
                 write_part(file, point)
         points.append(point)
@@ -121,39 +165,33 @@ def run_local(
     return LocalResult(settings, space.d, len(space.blocks), tuple(points), seconds)
 
 
-def _checkpoint(
-    settings: ForesightSettings, problem: Problem, shaper: Rise, steps: int, tick: Tick
-) -> Checkpoint:
+def _checkpoint(settings: LocalSettings, problem: Measurable, steps: int, tick: Tick) -> Checkpoint:
     v, seed = settings.validation, settings.diagnosis.seed
-    parameters = trained_parameters(problem.model, shaper.exempt)
-    kept = Objective(problem.model, problem.historical, problem.loss, what="historical")
-    new = _incoming(problem)
-    space, g = new.step(make_space(parameters, shaper), parameters, shaper)
     budget = ProductBudget.of(settings.diagnosis.budget)
     kinds = cast(tuple[Kind, ...], v.curvatures)
-    bench = Bench.of(kept, new, space, parameters, kinds, seed, budget.columns)
+    space, g = problem.space, problem.gradient
+    rates = None if problem.scale is None else space.spread(problem.scale.square())
+    bench = Bench.of(
+        problem.kept, problem.new, space, problem.parameters, kinds, seed, budget.columns, rates
+    )
     name = f"checkpoint {steps}"
-    measured = _measured(bench, g, budget, seed, partial(tick, f"{name}: moments"))
+    measured = _measured(problem, bench, budget, seed, partial(tick, f"{name}: moments"))
     sizes = v.step_sizes or tuple(step_sizes_for(bench, g, v.damages))
     outcomes = validate(bench, sizes, v.steps, v.draws, seed, steps, tick=partial(tick, name))
     return Checkpoint(
-        steps, kept.value(), new.value(), tuple(sizes), tuple(outcomes),
+        steps, problem.kept.value(), problem.new.value(), tuple(sizes), tuple(outcomes),
         tuple(_predicted(spread, measured, bench) for spread in spreads(outcomes)
               if spread.rule == "RISE"),
         sum(operator.products for operator in bench.operators.values()),
     )  # fmt: skip
 
 
-def _incoming(problem: Problem) -> Objective:
-    return Objective(problem.model, problem.incoming, problem.loss, what="incoming")
-
-
 def _measured(
-    bench: Bench, g: Any, budget: ProductBudget, seed: int, tell: Callable[[str], None]
-) -> Measured:
+    problem: Measurable, bench: Bench, budget: ProductBudget, seed: int,
+    tell: Callable[[str], None],
+) -> Measured:  # fmt: skip
     """Moments from the first curvature of the list."""
-    operator = next(iter(bench.operators.values()))
-    h = bench.kept.gradient(bench.space, bench.parameters)
+    operator, g, h = problem.in_steps(next(iter(bench.operators.values())))
 
     def tick(count: int) -> None:
         tell(f"{operator.products} products")

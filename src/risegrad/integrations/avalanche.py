@@ -13,10 +13,10 @@ from torch.utils.data import DataLoader
 from risegrad.core.attachment import Attachment, On, attach
 from risegrad.core.shapers import Shaper
 from risegrad.core.torch_optimizers import unwrapped
-from risegrad.curvature.memory.informed import Informed
+from risegrad.curvature.memory.informed import Informed, right_place
 from risegrad.curvature.memory.memory import DAMPING, Memory
 from risegrad.curvature.memory.remembering import remember
-from risegrad.integrations.memory_in_training import SEED, right_place
+from risegrad.integrations.memory_in_training import SEED
 
 try:
     from avalanche.core import SupervisedPlugin

@@ -10,14 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from risegrad.curvature.estimates.probes import rademacher
+from risegrad.curvature.operators.parameter_space import Space
 from risegrad.curvature.operators.products import Operator
 
 Tick = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class PairSums:
+    """What the totals need of all pairs of blocks, with ``n = q + d + 1``."""
+
+    cross: Tensor
+    """``sum_bc (g_b'H_bc g_c)^2/(n_b n_c)``"""
+    pulls: Tensor
+    """``sum_bc |g_b|^2 |H_bc g_c|^2/(n_b n_c)``"""
 
 
 @dataclass(frozen=True)
@@ -27,9 +39,9 @@ class GradientTerms:
     g2: Tensor
     """``|g_b|^2`` (B)"""
     cross: Tensor
-    """``g_b'H_bc g_c`` (B, B)"""
+    """``g_b'H_bc g_c`` (B, B); of many blocks the diagonal alone (B)"""
     pulls: Tensor
-    """``|H_bc g_c|^2`` (B, B)"""
+    """``|H_bc g_c|^2`` (B, B); of many blocks the diagonal alone (B)"""
     rows_fo: Tensor
     """``g_b'(Hg)_b`` (B)"""
     rows_mean: Tensor
@@ -46,6 +58,18 @@ class GradientTerms:
     """``h_b'(Hm)_b`` (B)"""
     past_own: Tensor
     """``h_b'H_bb g_b`` (B)"""
+    sums: PairSums | None = None
+    """where the pairs are not kept"""
+
+    @property
+    def ghg(self) -> Tensor:
+        """``g_b'H_bb g_b`` (B)"""
+        return self.cross if self.cross.ndim == 1 else self.cross.diagonal()
+
+    @property
+    def hg2(self) -> Tensor:
+        """``|H_bb g_b|^2`` (B)"""
+        return self.pulls if self.pulls.ndim == 1 else self.pulls.diagonal()
 
 
 @dataclass(frozen=True)
@@ -64,12 +88,53 @@ class ExactGradient:
         raise IndexError(f"exact terms have no draw {draw}")
 
 
+class Pairs:
+    """The numbers of every pair of blocks, column by column."""
+
+    sums: PairSums | None = None
+
+    def __init__(self, count: int) -> None:
+        self._cross = torch.zeros(count, count, dtype=torch.float64)
+        self.pulls = torch.zeros_like(self._cross)
+
+    def put(self, c: int, cross: Tensor, pulls: Tensor) -> None:
+        """``g_b'H_bc g_c`` and ``|H_bc g_c|^2`` for all b."""
+        self._cross[:, c], self.pulls[:, c] = cross, pulls
+
+    @property
+    def cross(self) -> Tensor:
+        """Rounding leaves g_b'H_bc g_c and g_c'H_cb g_b different in their last digits."""
+        return (self._cross + self._cross.mT) / 2
+
+
+class SummedPairs:
+    """The same where there are too many pairs: the diagonals, and what the totals need."""
+
+    def __init__(self, n: Tensor, g2: Tensor) -> None:
+        self._n, self._g2 = n, g2
+        self.cross, self.pulls = torch.zeros_like(n), torch.zeros_like(n)
+        zero = torch.zeros((), dtype=torch.float64)
+        self.sums = PairSums(zero, zero)
+
+    def put(self, c: int, cross: Tensor, pulls: Tensor) -> None:
+        """``g_b'H_bc g_c`` and ``|H_bc g_c|^2`` for all b."""
+        self.cross[c], self.pulls[c] = cross[c], pulls[c]
+        self.sums = PairSums(
+            self.sums.cross + (cross.square() / self._n).sum() / self._n[c],
+            self.sums.pulls + (self._g2 * pulls / self._n).sum() / self._n[c],
+        )
+
+
+def exposed(space: Space) -> Tensor:
+    """``n = q + d + 1`` of every block."""
+    return space.numbers("q") + space.numbers("d") + 1
+
+
 def exact_gradient_terms(operator: Operator, g: Tensor, h: Tensor, tick: Tick) -> ExactGradient:
     """One product per block; ``Hg`` and ``Hm`` are sums of them. Memory: a few vectors."""
-    space = operator.space
-    count = len(space.blocks)
-    cross = torch.zeros(count, count, dtype=torch.float64)
-    pulls = torch.zeros_like(cross)
+    space, count = operator.space, len(operator.space.blocks)
+    g2 = space.block_dots(g, g)
+    pairs = Pairs(count) if space.paired else SummedPairs(exposed(space), g2)
     whole, mean, own = torch.zeros_like(g), torch.zeros_like(g), torch.zeros_like(g)
     for low in range(0, count, operator.columns):
         numbers = range(low, min(low + operator.columns, count))
@@ -79,18 +144,15 @@ def exact_gradient_terms(operator: Operator, g: Tensor, h: Tensor, tick: Tick) -
         products = operator @ columns
         for place, c in enumerate(numbers):
             product, block = products[:, place], space.blocks[c]
-            cross[:, c] = space.block_dots(g, product)
-            pulls[:, c] = space.block_dots(product, product)
+            pairs.put(c, space.block_dots(g, product), space.block_dots(product, product))
             whole += product
             mean += block.mean_factor * product
             own[block.at] = product[block.at]
         tick(len(numbers))
-    # Rounding leaves g_b'H_bc g_c and g_c'H_cb g_b different in their last digits.
-    cross = (cross + cross.mT) / 2
     dots = space.block_dots
     return ExactGradient(
         GradientTerms(
-            g2=dots(g, g), cross=cross, pulls=pulls,
+            g2=g2, cross=pairs.cross, pulls=pairs.pulls, sums=pairs.sums,
             rows_fo=dots(g, whole), rows_mean=dots(g, mean),
             mean_sq=dots(mean, mean), mean_own=dots(mean, own),
             past_g=dots(h, g), past_sq=dots(h, h),
@@ -115,8 +177,8 @@ class SignedGradient:
     """``(Hm)_b'y_b`` (K, B)"""
     on_past: Tensor
     """``h_b'y_b`` (K, B)"""
-    gram: Tensor
-    """``y_b'y_b'`` between products (B, K, K), the diagonal zero"""
+    gram: Gram
+    """``y_b'y_b'`` between products"""
     exact: GradientTerms
     """What two more products gave exactly; its estimated fields are empty."""
 
@@ -136,18 +198,84 @@ class SignedGradient:
         return self._averaged(kept)
 
     def _averaged(self, kept: Tensor) -> GradientTerms:
-        signs, k = self.signs[kept], int(kept.sum())
-        cross = self.along[kept].mT @ signs / k
-        gram = self.gram[:, kept][:, :, kept]
-        pulls = torch.einsum("bkl,kc,lc->bc", gram, signs, signs) / (k * (k - 1))
+        signs, along = self.signs[kept], self.along[kept]
+        cross, pulls, sums = self.gram.averaged(signs, along, kept)
         e = self.exact
         return GradientTerms(
-            g2=e.g2, cross=(cross + cross.mT) / 2, pulls=pulls,
+            g2=e.g2, cross=cross, pulls=pulls, sums=sums,
             rows_fo=e.rows_fo, rows_mean=e.rows_mean, mean_sq=e.mean_sq,
             mean_own=(signs * self.on_mean[kept]).mean(0),
             past_g=e.past_g, past_sq=e.past_sq, past_mean=e.past_mean,
             past_own=(signs * self.on_past[kept]).mean(0),
         )  # fmt: skip
+
+
+Averaged = tuple[Tensor, Tensor, PairSums | None]
+
+
+class Gram(Protocol):
+    """What is kept of the products among each other."""
+
+    def averaged(self, signs: Tensor, along: Tensor, kept: Tensor) -> Averaged:
+        """``cross``, ``pulls`` and the sums over pairs, from the products that are ``kept``."""
+
+
+@dataclass(frozen=True)
+class PairGram:
+    """``y_b'y_b'`` of every block (B, K, K), the diagonal zero: all pairs of blocks follow."""
+
+    inner: Tensor
+
+    @staticmethod
+    def of(y: Tensor, space: Space) -> PairGram:
+        """From the products (d, K)."""
+        inner = torch.stack([(y[b.at].mT @ y[b.at]).double().cpu() for b in space.blocks])
+        inner.diagonal(dim1=1, dim2=2).zero_()
+        return PairGram(inner)
+
+    def averaged(self, signs: Tensor, along: Tensor, kept: Tensor) -> Averaged:
+        """Both matrices in full."""
+        k = len(signs)
+        cross = along.mT @ signs / k
+        inner = self.inner[:, kept][:, :, kept]
+        pulls = torch.einsum("bkl,kc,lc->bc", inner, signs, signs) / (k * (k - 1))
+        return (cross + cross.mT) / 2, pulls, None
+
+
+@dataclass(frozen=True)
+class SumGram:
+    """What many blocks leave: each block's own part, and sums over blocks for the totals.
+
+    A sum over pairs of blocks is one over pairs of products, ``(sum_b ..)(sum_c ..)``: few numbers.
+    """
+
+    n: Tensor
+    own: Tensor
+    """``s_b y_b . sum s_b' y_b'`` with all other products (K, B)"""
+    weighted: Tensor
+    """``sum_b |g_b|^2 y_b'y_b'/n_b`` between products (K, K)"""
+
+    @staticmethod
+    def of(y: Tensor, space: Space, signs: Tensor, g2: Tensor) -> SumGram:
+        """From the products (d, K)."""
+        n, dots = exposed(space), space.block_dots
+        signed = [space.spread(row) * y[:, k] for k, row in enumerate(signs)]
+        total = torch.stack(signed).sum(0)
+        own = torch.stack([dots(one, total - one) for one in signed])
+        scaled = space.spread((g2 / n).sqrt())[:, None] * y
+        return SumGram(n, own, (scaled.mT.double() @ scaled.double()).cpu())
+
+    def averaged(self, signs: Tensor, along: Tensor, kept: Tensor) -> Averaged:
+        """The diagonals, and the sums; one product may be left out."""
+        k = len(signs)
+        # A product that is left out was in two of each of its pairs.
+        own = self.own.sum(0) - 2 * self.own[~kept].sum(0)
+        shared = (signs / self.n) @ signs.mT
+        shared.diagonal().zero_()
+        pairs = k * (k - 1)
+        crossed, pulled = (along / self.n) @ along.mT, self.weighted[kept][:, kept]
+        sums = PairSums((crossed * shared).sum() / pairs, (pulled * shared).sum() / pairs)
+        return (signs * along).mean(0), own / pairs, sums
 
 
 def signed_gradient_terms(
@@ -175,6 +303,5 @@ def signed_gradient_terms(
     along, on_mean, on_past = (
         torch.stack([dots(v, y[:, k]) for k in range(count)]) for v in (g, mean, h)
     )
-    gram = torch.stack([(y[b.at].mT @ y[b.at]).double().cpu() for b in space.blocks])
-    gram.diagonal(dim1=1, dim2=2).zero_()
+    gram = PairGram.of(y, space) if space.paired else SumGram.of(y, space, signs, exact.g2)
     return SignedGradient(signs, along, on_mean, on_past, gram, exact)

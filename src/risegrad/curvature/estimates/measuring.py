@@ -15,6 +15,7 @@ from risegrad.curvature.estimates.gradient_terms import (
     GradientTerms,
     Tick,
     exact_gradient_terms,
+    exposed,
     signed_gradient_terms,
 )
 from risegrad.curvature.estimates.probe_terms import Probes, exposure_scales, group_sizes
@@ -55,7 +56,8 @@ def measure(
         gradient: EstimateSource[Any] = exact_gradient_terms(operator, g, h, tick)
     else:
         gradient = signed_gradient_terms(operator, g, h, budget.signs, mix(seed, 1), tick)
-    probes = Probes(exposure_scales(space, space.block_dots(g, g)))
+    g2 = space.block_dots(g, g)
+    probes = Probes(exposure_scales(space, g2), None if space.paired else g2 / exposed(space))
     formula = partial(evaluate, c=Calibration.of(space), eta=eta)
     for count in group_sizes(budget.probes, size):
         probes.add(operator, count, mix(seed, 2), tick)

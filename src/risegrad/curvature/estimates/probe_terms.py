@@ -30,10 +30,27 @@ FLOOR = 0.1
 
 @dataclass(frozen=True)
 class ProbeTerms:
-    """``tr H_bb`` (B) and ``|H_bc|_F^2`` (B, B), with ``tr H_bb^2`` on its diagonal."""
+    """``tr H_bb`` (B) and ``|H_bc|_F^2`` (B, B), with ``tr H_bb^2`` on its diagonal.
+
+    Of many blocks the diagonal alone (B), and sums over all pairs.
+    """
 
     trace: Tensor
     norms: Tensor
+    weighted: Tensor | None = None
+    """``sum_bc w_b w_c |H_bc|_F^2`` with the weights that the totals have"""
+    whole: Tensor | None = None
+    """``sum_bc |H_bc|_F^2``"""
+
+    @property
+    def own(self) -> Tensor:
+        """``tr H_bb^2`` (B)"""
+        return self.norms if self.norms.ndim == 1 else self.norms.diagonal()
+
+    @property
+    def trace_sq(self) -> Tensor:
+        """``tr H^2`` of all blocks together."""
+        return self.norms.sum() if self.whole is None else self.whole
 
 
 @dataclass
@@ -42,6 +59,8 @@ class Probes:
 
     scales: Tensor
     """(B)"""
+    weights: Tensor | None = None
+    """Of the totals, ``|g_b|^2/n_b`` (B); given for many blocks, whose pairs are not kept."""
     groups: list[Tensor] = field(default_factory=list)
     """(B, G, G) each; pairs are formed inside a group, so that memory is bounded"""
     _pairs: list[Tensor] = field(default_factory=list)
@@ -69,11 +88,14 @@ class Probes:
             tick(z[:, part].shape[1])
         blocks = [(z[b.at].mT @ y[b.at]).double().cpu() for b in space.blocks]
         self.groups.append(torch.stack(blocks))
-        crossed = _without_diagonal(self.groups[-1])
-        self._pairs.append(torch.einsum("blk,ckl->bc", crossed, crossed))
+        if self.weights is None:
+            crossed = _without_diagonal(self.groups[-1])
+            self._pairs.append(torch.einsum("blk,ckl->bc", crossed, crossed))
 
     def terms(self) -> ProbeTerms:
         """The terms from all probes."""
+        if self.weights is not None:
+            return self._summed(None, 0)
         return self._scaled(self._traces(), sum(self._pairs, torch.zeros(1)), self.count)
 
     def without(self, draw: int) -> ProbeTerms:
@@ -83,11 +105,33 @@ class Probes:
             if draw < size:
                 break
             draw -= size
+        if self.weights is not None:
+            return self._summed(group, draw)
         crossed = _without_diagonal(group)
         removed = crossed[:, :, draw] @ crossed[:, draw, :].mT
         pairs = sum(self._pairs, torch.zeros(1)) - removed - removed.mT
         traces = self._traces() - group[:, draw, draw]
         return self._scaled(traces, pairs, self.count - 1, lost=2 * (size - 1))
+
+    def _summed(self, short: Tensor | None, draw: int) -> ProbeTerms:
+        """Of many blocks; ``short`` is the group that ``draw`` is left out of."""
+        weight = self.scales.square()
+        assert self.weights is not None
+        trace, own = torch.zeros_like(weight), torch.zeros_like(weight)
+        sums, count, pairs = torch.zeros(2, dtype=torch.float64), 0, 0
+        for group in self.groups:
+            kept = torch.arange(group.shape[-1])
+            found = group if group is not short else group[:, kept != draw][:, :, kept != draw]
+            size = found.shape[-1]
+            count, pairs = count + size, pairs + size * (size - 1)
+            trace += found.diagonal(dim1=1, dim2=2).sum(-1)
+            crossed = _without_diagonal(found)
+            own += (crossed * crossed.mT).sum((1, 2))
+            for place, by in enumerate((self.weights / weight, 1 / weight)):
+                whole = torch.einsum("b,blk->lk", by, crossed)
+                sums[place] += (whole * whole.mT).sum()
+        own, sums = own / pairs / weight.square(), sums / pairs
+        return ProbeTerms(trace / count / weight, own, sums[0], sums[1])
 
     @property
     def asymmetry(self) -> float:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from typing import Any
 
 import torch
@@ -90,6 +91,13 @@ class Objective:
         """The weight of each batch in the whole loss."""
         total = sum(self.sizes) if self.loss.reduction == "mean" else 1
         return [size / total if self.loss.reduction == "mean" else 1.0 for size in self.sizes]
+
+    def only(self, number: int) -> Objective:
+        """The loss of one batch alone."""
+        alone = copy(self)
+        alone.batches, alone.sizes = [self.batches[number]], [self.sizes[number]]
+        alone.targets = [self.targets[number]]
+        return alone
 
     def data(self) -> list[tuple[dict[str, Any], Tensor]]:
         """Pairs as curvlinops reads them; the batch is put into a mapping, whatever its form."""

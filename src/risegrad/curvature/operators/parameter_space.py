@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 
 import torch
@@ -14,8 +15,10 @@ from risegrad.core.parameter_names import plain_name
 from risegrad.core.shapers import Shaper, q_of_blocks
 from risegrad.theory.calibration import mean_factor, tau
 
-MOST_BLOCKS = 1024
-"""Couplings are kept for every pair of blocks: more would not fit, nor be read by anyone."""
+MOST_PAIRED = 1024
+"""With more blocks, couplings are not kept pair by pair: they would not fit, nor be read."""
+EXACT = 10**12
+"""So many directions leave a gradient as it is: the q of blocks that move but are not shaped."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,9 @@ class Space:
     blocks: tuple[Block, ...]
     dtype: torch.dtype
     device: torch.device
+    rows_left_out: Mapping[str, int] = field(default_factory=dict)
+    """By name: how many of the first rows no step reaches. They are in no block, and zero in every
+    displacement."""
 
     @property
     def d(self) -> int:
@@ -74,16 +80,51 @@ class Space:
 
     def flat(self, tensors: Sequence[Tensor]) -> Tensor:
         """Tensors in the order of ``names`` as one vector."""
-        return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+        return self.narrowed(torch.cat([tensor.detach().reshape(-1) for tensor in tensors]))
 
     def tensors(self, vector: Tensor) -> list[Tensor]:
-        """The inverse of ``flat``, as views."""
-        parts = torch.split(vector, [shape.numel() for shape in self.shapes])
+        """The inverse of ``flat``, as views where nothing is left out."""
+        parts = torch.split(self.widened(vector), [shape.numel() for shape in self.shapes])
         return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+
+    def widened(self, part: Tensor) -> Tensor:
+        """Vectors (d, ...) over all elements of the tensors, zero where rows are left out."""
+        if not self.rows_left_out:
+            return part
+        whole = part.new_zeros(len(self._taken), *part.shape[1:])
+        whole[self._taken] = part
+        return whole
+
+    def narrowed(self, whole: Tensor) -> Tensor:
+        """The inverse of ``widened``."""
+        return whole[self._taken] if self.rows_left_out else whole
+
+    @cached_property
+    def _taken(self) -> Tensor:
+        """Which elements of all tensors take part."""
+        marks = []
+        for name, shape in zip(self.names, self.shapes, strict=True):
+            mark = torch.ones(shape.numel(), dtype=torch.bool, device=self.device)
+            mark[: self.rows_left_out.get(name, 0) * shape[1:].numel()] = False
+            marks.append(mark)
+        return torch.cat(marks)
+
+    @property
+    def paired(self) -> bool:
+        """Whether there are few enough blocks to keep a number for every pair of them."""
+        return len(self.blocks) <= MOST_PAIRED
+
+    @cached_property
+    def _owners(self) -> Tensor:
+        """The block of every coordinate."""
+        sizes = torch.tensor([block.d for block in self.blocks], device=self.device)
+        return torch.arange(len(sizes), device=self.device).repeat_interleave(sizes)
 
     def block_dots(self, a: Tensor, b: Tensor) -> Tensor:
         """``a_b . b_b`` for every block, added up in float64."""
-        return torch.stack([_dot(a[block.at], b[block.at]) for block in self.blocks])
+        products = a.double() * b.double()
+        sums = torch.zeros(len(self.blocks), dtype=torch.float64, device=products.device)
+        return sums.index_add_(0, self._owners.to(products.device), products).cpu()
 
     def find(self, name: str) -> int:
         """The number of a block, by its name."""
@@ -92,10 +133,6 @@ class Space:
                 return number
         names = listing([block.name for block in self.blocks])
         raise ValueError(f"no block is called {name!r}; the blocks are {names}")
-
-
-def _dot(a: Tensor, b: Tensor) -> Tensor:
-    return torch.dot(a.double(), b.double()).cpu()
 
 
 def trained_parameters(model: nn.Module, exempt: Sequence[str] = ()) -> dict[str, Tensor]:
@@ -116,11 +153,15 @@ def trained_parameters(model: nn.Module, exempt: Sequence[str] = ()) -> dict[str
 
 
 def make_space(
-    parameters: Mapping[str, Tensor], shaper: Shaper, still: Collection[str] = ()
+    parameters: Mapping[str, Tensor],
+    shaper: Shaper,
+    still: Collection[str] = (),
+    left_out: Mapping[str, int] | None = None,
 ) -> Space:
     """Lay out the parameters in the blocks that ``shaper`` would give them.
 
-    Those named in ``still`` get no gradient and take no part in a step: blocks are what is left.
+    Those named in ``still`` get no gradient and take no part in a step, nor do the first rows that
+    are ``left_out``: blocks are what is left.
     """
     if shaper.blocks == "group":
         raise ValueError("blocks 'group' needs an optimizer's groups; choose another kind here")
@@ -128,14 +169,30 @@ def make_space(
     blocks = resolve_blocks(shaper.blocks, dict.fromkeys(parameters, 0))
     counts = q_of_blocks(shaper, blocks, {name: p.numel() for name, p in parameters.items()})
     names = tuple(name for name in blocks.parameters if name not in still)
-    sizes = {name: parameters[name].numel() for name in names}
+    rows = {name: count for name, count in (left_out or {}).items() if count and name in names}
+    sizes = {name: _size(parameters[name], rows.get(name, 0)) for name in names}
     cut = _cut(blocks, counts, sizes)
-    if len(cut) > MOST_BLOCKS:
-        raise ValueError(
-            f"blocks must be at most {MOST_BLOCKS} here, got {len(cut)}: couplings are kept for "
-            "every pair; choose larger blocks, or name parameters in exempt"
-        )
-    return Space(names, tuple(parameters[name].shape for name in names), cut, dtype, device)
+    shapes = tuple(parameters[name].shape for name in names)
+    return Space(names, shapes, cut, dtype, device, rows)
+
+
+def _size(parameter: Tensor, rows: int) -> int:
+    """Elements without the first rows; a single number has none to leave out."""
+    return parameter.numel() - rows * parameter.shape[1:].numel()
+
+
+def joined(spaces: Sequence[Space]) -> Space:
+    """Several spaces one after the other."""
+    blocks: list[Block] = []
+    for space in spaces:
+        start = blocks[-1].stop if blocks else 0
+        blocks += [replace(b, start=b.start + start, stop=b.stop + start) for b in space.blocks]
+    return Space(
+        tuple(name for space in spaces for name in space.names),
+        tuple(shape for space in spaces for shape in space.shapes),
+        tuple(blocks), spaces[0].dtype, spaces[0].device,
+        {name: rows for space in spaces for name, rows in space.rows_left_out.items()},
+    )  # fmt: skip
 
 
 def _cut(blocks: Blocks, counts: Sequence[int], sizes: Mapping[str, int]) -> tuple[Block, ...]:

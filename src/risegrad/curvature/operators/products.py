@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
@@ -51,6 +51,22 @@ class Operator(ABC):
                 "weights, or use float64"
             )
         return product if v.ndim == 2 else product[:, 0]
+
+    @property
+    def parts(self) -> int:
+        """How many batches the matrix is a sum over, where it is known."""
+        return 1
+
+    def bends(self, columns: Tensor, parts: Sequence[int] | None = None) -> Tensor:
+        """``x'Hx`` of every column of (d, K), by batches (P, K): their sum over P is the whole's.
+
+        It costs K products, and says how far the batches agree. With ``parts``, of these batches.
+        """
+        return (columns.double() * (self @ columns).double()).sum(0).cpu()[None]
+
+    def rated(self, x: Tensor) -> Tensor:
+        """A displacement in its own coordinates, which a learning rate per group may scale."""
+        return x
 
     def block(self, row: int | str, column: int | str | None = None) -> BlockOperator:
         """``H_bb``, or ``H_bc`` with ``column``; blocks by number or name."""
@@ -131,7 +147,8 @@ class NetworkOperator(Operator):
     ) -> None:
         super().__init__(space, columns)
         check_kind(kind, objective)
-        self.objective, self.kind = objective, kind
+        self.objective, self.kind, self._parameters = objective, kind, parameters
+        self._by_batch: list[NetworkOperator] = []
         options: dict[str, Any] = {"num_data": sum(objective.sizes), "check_deterministic": False}
         if kind == "fisher":
             options |= {"mc_samples": check_positive_int("samples", samples), "seed": seed}
@@ -146,8 +163,60 @@ class NetworkOperator(Operator):
 
     def _multiply(self, vectors: Tensor) -> Tensor:
         with measuring(self.objective.model):
-            product: Tensor = self._linear @ vectors
-        return product
+            product: Tensor = self._linear @ self.space.widened(vectors)
+        return self.space.narrowed(product)
+
+    @property
+    def parts(self) -> int:
+        """One for each batch."""
+        return len(self.objective.batches)
+
+    def bends(self, columns: Tensor, parts: Sequence[int] | None = None) -> Tensor:
+        """By batches, each with its weight in the loss."""
+        if self.parts == 1:
+            return super().bends(columns)
+        if not self._by_batch:
+            self._by_batch = [self._of(number) for number in range(self.parts)]
+        chosen = range(self.parts) if parts is None else parts
+        found = [self.objective.weights[n] * self._by_batch[n].bends(columns)[0] for n in chosen]
+        # Parts of the batches are parts of a product: whoever has the first one counts it.
+        self.products += columns.shape[1] if 0 in chosen else 0
+        return torch.stack(found)
+
+    def _of(self, number: int) -> NetworkOperator:
+        alone = self.objective.only(number)
+        return NetworkOperator(alone, self.space, self._parameters, self.kind, self.columns)
+
+
+@final
+class ScaledOperator(Operator):
+    """``R H R`` for one positive number per block: where groups have learning rates of their own.
+
+    With ``theta = R phi`` a step of plain descent in ``phi`` moves each group by its own rate.
+    """
+
+    def __init__(self, of: Operator, scale: Tensor) -> None:
+        super().__init__(of.space, of.columns)
+        self.of, self.scale = of, of.space.spread(scale)[:, None]
+
+    def _multiply(self, vectors: Tensor) -> Tensor:
+        return self.scale * (self.of @ (self.scale * vectors))
+
+    def rated(self, x: Tensor) -> Tensor:
+        """``R x``: what is not made of a gradient, such as Adam's signs, is not scaled yet."""
+        return self.scale[:, 0] * x
+
+    @property
+    def parts(self) -> int:
+        """As many as the operator inside has."""
+        return self.of.parts
+
+    def bends(self, columns: Tensor, parts: Sequence[int] | None = None) -> Tensor:
+        """Those of the operator inside."""
+        before = self.of.products
+        found = self.of.bends(self.scale * columns, parts)
+        self.products += self.of.products - before
+        return found
 
 
 def check_kind(kind: str, objective: Objective) -> None:

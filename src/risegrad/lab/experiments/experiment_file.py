@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from risegrad.common.settings import override, read, unknown
+from risegrad.foresight.foresight_settings import read_sections
 from risegrad.lab.experiments.experiment_library import locate
 from risegrad.lab.experiments.selection import check_select
 from risegrad.lab.experiments.sweeps import check_sweep, check_values
@@ -87,10 +88,15 @@ class File(Sections):
     """Of every row that has none of its own."""
     select: str = ""
     """By what one point of each sweep is chosen for the report; without it all are reported."""
+    diagnosis: Table = field(default_factory=dict)
+    """For ``rise diagnose``, ``rise local`` and ``rise foresight``; no run depends on it."""
+    validation: Table = field(default_factory=dict)
+    """The same."""
     rows: tuple[RowTable, ...]
 
     def __post_init__(self) -> None:
         check_sweep(self.sweep, SECTIONS)
+        read_sections({"diagnosis": self.diagnosis, "validation": self.validation})
         # The name becomes a folder: what it may be is decided here and nowhere else.
         if not NAME.fullmatch(self.name) or ".." in self.name:
             raise ValueError(
@@ -154,17 +160,25 @@ class Experiment(File):
     def __post_init__(self) -> None:
         super().__post_init__()
         for assignment in self.overrides:
-            root = assignment.partition("=")[0].split(".")[0].strip()
+            root = _root(assignment)
             if root not in SECTIONS:
                 raise ValueError(f"{root}: {unknown(root, SECTIONS)}")
             override({}, assignment)
+
+
+OF_THE_FILE = ("seeds", "diagnosis", "validation")
+"""What an override changes in the file itself and not in its rows."""
+
+
+def _root(assignment: str) -> str:
+    return assignment.partition("=")[0].split(".")[0].strip()
 
 
 def load_experiment(place: str | Path, overrides: Sequence[str] = ()) -> Experiment:
     """The experiment in a file, given by its path or by the name of one that comes along.
 
     Overrides ``section.key=value`` win over what the file says for any row; ``seeds=[..]`` replaces
-    the seeds.
+    the seeds, and ``diagnosis`` and ``validation`` are no part of any row.
     """
     path = locate(place)
     try:
@@ -177,11 +191,11 @@ def load_experiment(place: str | Path, overrides: Sequence[str] = ()) -> Experim
         raise ValueError(f"{path}: is nested too deeply") from error
     except ValueError as error:  # a TOMLDecodeError, or an integer of thousands of digits
         raise ValueError(f"{path}: is not TOML: {error}") from error
-    seeds = [text for text in overrides if text.partition("=")[0].strip() == "seeds"]
-    for assignment in seeds:
+    whole = [text for text in overrides if _root(text) in OF_THE_FILE]
+    for assignment in whole:
         content = override(content, assignment)
     try:
         file = read(File, content)
-        return Experiment(**vars(file), overrides=tuple(t for t in overrides if t not in seeds))
+        return Experiment(**vars(file), overrides=tuple(t for t in overrides if t not in whole))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error

@@ -91,13 +91,11 @@ def _instance(field: Field[Any]) -> object:
 
 def _foresight_tables() -> Iterator[SettingsTable]:
     from risegrad.curvature.estimates.product_budget import ProductBudget
-    from risegrad.foresight.foresight_settings import ForesightSettings
+    from risegrad.foresight.foresight_settings import DiagnosisSettings, ValidationSettings
 
-    for section, (cls, defaults) in _sections(ForesightSettings).items():
-        yield SettingsTable(section, "rise diagnose", cls, defaults)
-        for part, (inner, start) in _sections(cls).items():
-            yield SettingsTable(f"{section}.{part}", "rise diagnose", inner, start)
+    yield SettingsTable("diagnosis", "rise diagnose", DiagnosisSettings)
     yield SettingsTable("diagnosis.budget", "rise diagnose", ProductBudget)
+    yield SettingsTable("validation", "rise local, rise foresight", ValidationSettings)
 
 
 def in_text(section: str | None, width: int) -> str:

@@ -1,0 +1,216 @@
+"""The session that is next as curvature sees it: parameters in blocks, both losses, a memory."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from risegrad.common.seeds import generator_for
+from risegrad.continual.session import ParameterGroup, Ref
+from risegrad.continual.session_training import SessionTraining
+from risegrad.core.draws import mix
+from risegrad.core.parameter_names import plain_name
+from risegrad.core.shapers import Rise
+from risegrad.curvature.memory.memory import Memory
+from risegrad.curvature.memory.remembering import remember
+from risegrad.curvature.operators.objective import Objective
+from risegrad.curvature.operators.parameter_space import EXACT, Space, joined, make_space
+from risegrad.curvature.operators.products import Kind, NetworkOperator, Operator, ScaledOperator
+from risegrad.foresight.foresight_settings import DiagnosisSettings
+from risegrad.foresight.run_point import RunPoint
+from risegrad.foresight.session_answers import Plain, SessionReader
+
+
+class IncomingObjective(Objective):
+    """The session's own loss with all that its additions put on top, on examples of its task."""
+
+    def __init__(
+        self, training: SessionTraining, reader: SessionReader, batches: Sequence[Plain]
+    ) -> None:
+        super().__init__(training.session.module, batches, None, reader.answers, "incoming")
+        self._training, self._reader = training, reader
+
+    def loss_of(self, number: int) -> Tensor:
+        """What a step on this batch would descend."""
+        return self._training.loss(self._reader.batch(self.batches[number]))
+
+
+@dataclass
+class SessionProblem:
+    """A point of a stream, and what is measured there."""
+
+    point: RunPoint
+    training: SessionTraining
+    reader: SessionReader
+    kept: Objective
+    new: IncomingObjective
+    shaper: Rise
+    """whose blocks are looked at"""
+    others: list[Plain]
+    """examples of the earlier tasks for a memory, none of which ``kept`` measures"""
+
+    @staticmethod
+    def of(point: RunPoint, shaper: Rise, how: DiagnosisSettings, ahead: int = 0) -> SessionProblem:
+        """Draw the examples and open the session, ``ahead`` of its own steps into it."""
+        training = point.training()
+        with point.undisturbed():
+            deque(islice(training.steps(0), ahead), maxlen=0)
+        for parameter in training.session.parameters.values():
+            parameter.requires_grad_(True)
+        session = training.session
+        reader = SessionReader(session, type(point.host).masks_classes and session.seen_before > 0)
+        wanted = how.examples + how.memory
+        drawn = earlier_examples(point, wanted, how.seed)
+        # Of fewer than are wanted, both parts get their share.
+        cut = -(-len(drawn) * how.examples // wanted)
+        own = own_examples(session.task, session.examples, how.incoming, how.seed)
+        kept = Objective(
+            session.module, reader.batches(drawn[:cut], how.batch), None, reader.answers
+        )
+        new = IncomingObjective(training, reader, reader.batches(own, how.batch))
+        others = reader.batches(drawn[cut:], how.batch)
+        return SessionProblem(point, training, reader, kept, new, shaper, others)
+
+    @cached_property
+    def names(self) -> dict[int, str]:
+        """By identity of a parameter, its name in the module."""
+        named = self.training.session.module.named_parameters()
+        return {id(parameter): plain_name(name) for name, parameter in named}
+
+    @cached_property
+    def parameters(self) -> dict[str, Tensor]:
+        """What the session trains, by the names of the module."""
+        return {self.names[id(p)]: p for p in self.training.session.parameters.values()}
+
+    @cached_property
+    def space_and_gradient(self) -> tuple[Space, Tensor]:
+        """The blocks of what the session's loss reaches, and its gradient there."""
+        space = self._space()
+        gradient, unused = self.new.gradient_and_unused(space, self.parameters)
+        if not unused:
+            return space, gradient
+        space = self._space(still=unused)
+        return space, self.new.gradient(space, self.parameters)
+
+    @property
+    def space(self) -> Space:
+        """The blocks."""
+        return self.space_and_gradient[0]
+
+    @property
+    def gradient(self) -> Tensor:
+        """Of the incoming loss, in the parameters themselves."""
+        return self.space_and_gradient[1]
+
+    @cached_property
+    def past_gradient(self) -> Tensor:
+        """Of the historical loss."""
+        return self.kept.gradient(self.space, self.parameters)
+
+    def operator(self, kind: Kind, columns: int, seed: int = 0) -> NetworkOperator:
+        """Curvature of the historical loss."""
+        own = mix(seed, 7) % 2**31
+        return NetworkOperator(self.kept, self.space, self.parameters, kind, columns, seed=own)
+
+    @cached_property
+    def scale(self) -> Tensor | None:
+        """Roots of the groups' learning rates, by blocks, over the first; None if they agree."""
+        rates = {name: rate for _, own, rate in self._groups for name in own}
+        found = [rates[self._owner(block.start)] / self.rate for block in self.space.blocks]
+        if all(abs(value - 1) < 1e-12 for value in found):
+            return None
+        return torch.tensor(found, dtype=torch.float64).sqrt()
+
+    @property
+    def rate(self) -> float:
+        """The learning rate with which the first group begins."""
+        return self._groups[0][2]
+
+    def in_steps(self, operator: Operator) -> tuple[Operator, Tensor, Tensor]:
+        """Operator and both gradients in coordinates where one rate serves all groups."""
+        g, h = self.gradient, self.past_gradient
+        if self.scale is None:
+            return operator, g, h
+        by = self.space.spread(self.scale)
+        return ScaledOperator(operator, self.scale), by * g, by * h
+
+    def memory(self, seed: int) -> Memory | None:
+        """Of the earlier tasks; None where there are no examples for one."""
+        if not self.others:
+            return None
+        module: nn.Module = self.training.session.module
+        return remember(module, self.others, predict=self.reader.answers, examples=None, seed=seed)
+
+    @cached_property
+    def _groups(self) -> list[tuple[ParameterGroup, dict[str, Tensor], float]]:
+        """Groups that train in the first epoch, with their parameters and rates."""
+        found = []
+        for group in self.training.session.groups:
+            if group.budget.epochs:
+                own: dict[str, Tensor] = {self.names[id(p)]: p for p in group.parameters.values()}
+                found.append((group, own, group.budget.lr_at(0)))
+        if not found:
+            raise ValueError(f"session {self.point.task + 1} takes no step: all epochs are 0")
+        return found
+
+    def _owner(self, position: int) -> str:
+        start = 0
+        for name, shape in zip(self.space.names, self.space.shapes, strict=True):
+            start += shape.numel() - self.space.rows_left_out.get(name, 0) * shape[1:].numel()
+            if position < start:
+                return name
+        raise IndexError(position)
+
+    def _space(self, still: Collection[str] = ()) -> Space:
+        """Group after group: what its rule shapes in the shaper's blocks, the rest exact."""
+        spaces = []
+        for group, own, _ in self._groups:
+            full = {self.names[id(p)]: f"{group.name}.{n}" for n, p in group.parameters.items()}
+            shaped = {n: p for n, p in own.items() if self._is_shaped(group, full[n])}
+            rest = {n: p for n, p in own.items() if n not in shaped}
+            rows = {n: self._rows(full[n]) for n in own}
+            for chosen, shaper in ((shaped, self.shaper), (rest, replace(self.shaper, q=EXACT))):
+                moving = {n: p for n, p in chosen.items() if n not in still}
+                if moving:
+                    spaces.append(make_space(moving, shaper, left_out=rows))
+        return joined(spaces)
+
+    def _is_shaped(self, group: ParameterGroup, name: str) -> bool:
+        exact = group.rule.name == "fo" and any(
+            other.rule.name not in ("fo", "zo") for other in self.training.session.groups
+        )
+        return not exact and group.rule.shapes(name)
+
+    def _rows(self, name: str) -> int:
+        seen = self.training.every_class
+        return 0 if seen else self.training.session.outside.get(name, 0)
+
+
+def earlier_examples(point: RunPoint, count: int, seed: int) -> list[Ref]:
+    """Training examples of all earlier tasks, evenly and in a random order."""
+    stream = point.host.kit.stream
+    each = -(-count // point.task)
+    found: list[Ref] = []
+    for task in range(point.task):
+        found += own_examples(task, len(stream[task].train), each, seed)
+    order = torch.randperm(len(found), generator=generator_for(seed, "earlier")).tolist()
+    return [found[place] for place in order][:count]
+
+
+def own_examples(task: int, there: int, count: int, seed: int) -> list[Ref]:
+    """Training examples of one task."""
+    order = torch.randperm(there, generator=generator_for(seed, "diagnosed", task)).tolist()
+    return [(task, index) for index in order[:count]]
+
+
+def rise_of(settings: Any) -> Rise:
+    """The shaper whose blocks and q a run's rule has, whatever the rule is."""
+    rule = settings.rule
+    return Rise(q=rule.q, blocks=rule.chunk or rule.blocks)

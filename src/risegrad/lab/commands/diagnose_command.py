@@ -1,0 +1,60 @@
+"""``rise diagnose``: a run at a point of its stream, and what every rule's next steps would do."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from risegrad.lab.commands.foresight_choice import add_choice, chosen, told
+
+if TYPE_CHECKING:
+    from risegrad.lab.commands.foresight_choice import ForesightChoice
+
+NAME = "diagnose"
+SUMMARY = "predict what each rule's next steps would do to what a run has learned so far"
+DESCRIPTION = """\
+Takes one run of an experiment (--only; the first otherwise) at a point of its stream: where its
+checkpoint in --out is, or after learning the earlier tasks. Measures the curvature of the earlier
+tasks' losses and predicts what the next session's first steps would do to them: by RISE and its
+controls, by informed steps, by Adam, and by every row of the experiment with its own optimizer.
+Prints a decision and its reasons; writes diagnosis.json and diagnosis.html below --out.
+Needs curvlinops and tqdm: pip install "risegrad[curvature,lab]"."""
+EXAMPLES: tuple[str, ...] = (
+    "rise diagnose turned-digits --only RISE",
+    "rise diagnose turned-digits --task 3 --set diagnosis.examples=128",
+    "rise diagnose my/experiment.toml --only FO --out out/runs",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``rise diagnose``."""
+    add_choice(parser)
+
+
+def plan(args: argparse.Namespace) -> Callable[[], int]:
+    """Check the arguments and return the job."""
+    choice, quiet = chosen(args), bool(args.quiet)
+    return lambda: execute(choice, quiet)
+
+
+def execute(choice: ForesightChoice, quiet: bool) -> int:
+    """Reach the point, measure, write, and say so."""
+    from risegrad.common.atomic_files import output_folder, write_json, write_text
+    from risegrad.foresight.diagnosis_page import diagnosis_page
+    from risegrad.foresight.measuring_display import counting, telling
+    from risegrad.foresight.session_diagnosis import diagnose_session
+
+    folder = output_folder(choice.folder("diagnosis"))
+    with telling(quiet) as tell:
+        point = choice.reach(folder, told(tell))
+    with counting(quiet, "curvature products") as progress:
+        found = diagnose_session(
+            point, choice.rows, choice.diagnosis, choice.subject(point), progress
+        )
+    write_json(folder / "diagnosis.json", found.to_dict())
+    write_text(folder / "diagnosis.html", diagnosis_page(found))
+    if not quiet:
+        print(found)
+        print(f"\nwrote {folder / 'diagnosis.json'}\nwrote {folder / 'diagnosis.html'}")
+    return 0

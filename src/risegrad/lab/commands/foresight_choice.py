@@ -1,0 +1,129 @@
+"""Which run of an experiment is looked at, at which point, and which rows are compared there."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from risegrad.lab.commands.lab_arguments import add_experiment, overrides
+
+if TYPE_CHECKING:
+    from risegrad.continual.session import Report
+    from risegrad.foresight.foresight_settings import DiagnosisSettings, ValidationSettings
+    from risegrad.foresight.row_steps import ExperimentRow
+    from risegrad.foresight.run_point import RunPoint
+    from risegrad.lab.experiments.run_cells import RunCell
+
+
+def add_choice(parser: argparse.ArgumentParser) -> None:
+    """The experiment and its options, the session, and how quiet."""
+    add_experiment(parser)
+    text = "the session whose first steps are predicted, from 2 (default: where the run is)"
+    parser.add_argument("--task", type=int, default=None, metavar="N", help=text)
+    parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
+
+
+@dataclass(frozen=True)
+class ForesightChoice:
+    """One run, the rows that its point serves, and how to measure."""
+
+    cell: RunCell
+    cells: tuple[RunCell, ...]
+    """one of each method, with the seed of the run and its host, model and stream"""
+    diagnosis: DiagnosisSettings
+    validation: ValidationSettings
+    out: Path
+
+    @property
+    def settings(self) -> Any:
+        """Of the run."""
+        from risegrad.continual.runs import read_config
+
+        return read_config(self.cell.settings)
+
+    @property
+    def rows(self) -> list[ExperimentRow]:
+        """The rows, by their labels."""
+        from risegrad.continual.runs import read_config
+        from risegrad.foresight.row_steps import ExperimentRow
+
+        return [ExperimentRow(_method(cell), read_config(cell.settings)) for cell in self.cells]
+
+    def folder(self, kind: str) -> Path:
+        """Where results go: beside the runs of the experiment."""
+        from risegrad.lab.experiments.run_cells import SHORT, slug
+
+        name = f"{slug(self.cell.row.label)}-s{self.cell.seed}-{self.cell.id[:SHORT]}"
+        task = f"-task{self.diagnosis.task}" if self.diagnosis.task else ""
+        return self.out / self.cell.experiment / kind / f"{name}{task}"
+
+    def reach(self, folder: Path, report: Report) -> RunPoint:
+        """The point itself; what of the stream must be learned first is."""
+        from risegrad.foresight.run_point import RunPoint
+        from risegrad.lab.running.run_folder import placed
+
+        (here,) = placed([self.cell], self.out)
+        run, task = self.out / here.folder, self.diagnosis.task
+        return RunPoint.reach(self.settings, task, run, folder, report)
+
+    def subject(self, point: RunPoint) -> str:
+        """In words."""
+        task = point.host.kit.stream[point.task]
+        return (
+            f"{self.cell.experiment}, {self.cell.row.label}, seed {self.cell.seed}: before session "
+            f"{point.task + 1} of {point.tasks} ({task.name})"
+        )
+
+
+def chosen(args: argparse.Namespace) -> ForesightChoice:
+    """Read the experiment and check everything that can be wrong before any work."""
+    from risegrad.continual.runs import read_config
+    from risegrad.curvature.estimates.product_budget import ProductBudget
+    from risegrad.foresight.foresight_settings import read_sections
+    from risegrad.lab.experiments.experiment_file import load_experiment
+    from risegrad.lab.experiments.run_cells import choose, expand
+
+    experiment = load_experiment(args.experiment, overrides(args))
+    sections = {"diagnosis": experiment.diagnosis, "validation": experiment.validation}
+    diagnosis, validation = read_sections(sections)
+    ProductBudget.of(diagnosis.budget)
+    if args.task is not None:
+        if args.task < 2:
+            raise ValueError(f"--task must be 2 or more, got {args.task}")
+        diagnosis = replace(diagnosis, task=args.task)
+    cells = expand(experiment, read_config)
+    cell = choose(cells, args.only)[0]
+    return ForesightChoice(cell, tuple(_alike(cells, cell)), diagnosis, validation, args.out)
+
+
+def _alike(cells: Sequence[RunCell], cell: RunCell) -> list[RunCell]:
+    """One run of every method that could go on from this run's point; of a sweep, the middle."""
+    from risegrad.continual.runs import read_config
+    from risegrad.foresight.run_point import comparable
+
+    own = read_config(cell.settings)
+    methods: dict[str, list[RunCell]] = {}
+    for other in cells:
+        if other.seed == cell.seed and comparable(read_config(other.settings), own):
+            methods.setdefault(_method(other), []).append(other)
+    return [found[len(found) // 2] for found in methods.values()]
+
+
+def _method(cell: RunCell) -> str:
+    return cell.row.method or cell.row.label
+
+
+def told(tell: Any) -> Report:
+    """Progress of learning, for a line that is shown."""
+    known: dict[str, Any] = {}
+
+    def report(news: dict[str, Any]) -> None:
+        known.update(news)
+        place = "/".join(str(known[k]) for k in ("task", "tasks") if k in known)
+        epoch = f", epoch {known['epoch']}/{known['epochs']}" if "epochs" in known else ""
+        tell("learning the earlier tasks", f"task {place}{epoch}")
+
+    return report

@@ -1,0 +1,64 @@
+"""``rise local``: are single predictions true? Updates of one step and of a few, measured."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from risegrad.lab.commands.foresight_choice import add_choice, chosen, told
+
+if TYPE_CHECKING:
+    from risegrad.lab.commands.foresight_choice import ForesightChoice
+
+NAME = "local"
+SUMMARY = "compare predicted and true changes of what a run has learned, step by step"
+DESCRIPTION = """\
+Takes a run at a point of its stream as 'rise diagnose' does, moves the model by one step and by a
+few steps of each rule at several step sizes, measures what happened to the earlier tasks' losses
+and compares it with what each curvature had predicted. Prints a summary and writes local.json and
+local.html below --out. A killed one with the same settings continues from its last checkpoint.
+Needs curvlinops and tqdm: pip install "risegrad[curvature,lab]"."""
+EXAMPLES: tuple[str, ...] = (
+    "rise local turned-digits --only RISE",
+    "rise local turned-digits --task 3 --set validation.steps=[1,8]",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``rise local``."""
+    add_choice(parser)
+
+
+def plan(args: argparse.Namespace) -> Callable[[], int]:
+    """Check the arguments and return the job."""
+    choice, quiet = chosen(args), bool(args.quiet)
+    return lambda: execute(choice, quiet)
+
+
+def execute(choice: ForesightChoice, quiet: bool) -> int:
+    """Reach the point, move, measure, write, and say so."""
+    from risegrad.common.atomic_files import output_folder, write_json, write_text
+    from risegrad.foresight.local_checkpoint import LocalSettings, forget_parts
+    from risegrad.foresight.local_report import local_page, local_summary
+    from risegrad.foresight.local_validation import run_local
+    from risegrad.foresight.measuring_display import telling
+    from risegrad.foresight.session_diagnosis import problem_at
+
+    folder = output_folder(choice.folder("local"))
+    with telling(quiet) as tell:
+        point = choice.reach(folder, told(tell))
+        settings = LocalSettings(
+            choice.diagnosis, choice.validation, choice.subject(point), choice.cell.id
+        )
+        rows = choice.rows
+        found = run_local(
+            settings, lambda steps: problem_at(point, rows, choice.diagnosis, steps), tell, folder
+        )
+    write_json(folder / "local.json", found.to_dict())
+    write_text(folder / "local.html", local_page(found))
+    forget_parts(settings, folder)
+    if not quiet:
+        print(local_summary(found))
+        print(f"\nwrote {folder / 'local.json'}\nwrote {folder / 'local.html'}")
+    return 0
