@@ -15,7 +15,7 @@ from risegrad.continual.host import Host
 from risegrad.continual.session import Report
 from risegrad.continual.stream_learning import RunSettings
 from risegrad.continual.training_budget import TrainingBudget
-from risegrad.continual.update_rules import Rule
+from risegrad.continual.update_rules import Rule, read_rule
 
 
 class Described(RunSettings, Protocol):
@@ -47,6 +47,7 @@ def read_run(kind: type[R], plain: Mapping[str, Any], hosts: Mapping[str, type[H
     chosen = hosts[host["name"]]
     parts = {
         "host": read(chosen.Settings, host, "host"),
+        "rule": read_rule(plain.get("rule", {})),
         "additions": read_additions(plain.get("additions", [])),
     }
     settings = read(kind, {**plain, **parts})

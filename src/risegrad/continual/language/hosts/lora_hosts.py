@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
+from risegrad import plugins
 from risegrad.common.declared_fields import Checked, Limits
 from risegrad.common.seeds import generator_for
 from risegrad.continual.host import Host, Score, saved_parameters
@@ -234,4 +235,7 @@ def _per_task(
     )
 
 
-HOSTS: dict[str, type[LanguageHost]] = {host.name: host for host in (SeqLora, IncLora, OLora)}
+plugins.HOSTS.bring({host.name: host for host in (SeqLora, IncLora, OLora)}, SUMMARIES)
+HOSTS: Mapping[str, type[LanguageHost]] = plugins.RegisterPart(
+    plugins.HOSTS, lambda host: issubclass(host, LanguageHost)
+)
