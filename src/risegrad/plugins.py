@@ -81,6 +81,13 @@ class Register(Mapping[str, T]):
         """Where an entry comes from."""
         return self._entries[name].origin
 
+    def lines(self) -> dict[str, str]:
+        """The summaries by name; behind those of a plugin stands which it is."""
+        return {
+            name: f"{one.summary} [{one.origin}]" if one.origin != OURS else one.summary
+            for name, one in self._entries.items()
+        }
+
     def bring(self, things: Mapping[str, T], summaries: Mapping[str, str]) -> None:
         """The package's own entries, by name."""
         for name, thing in things.items():

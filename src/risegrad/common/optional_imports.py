@@ -9,8 +9,9 @@ EXTRAS = {
     "transformers": "language", "peft": "language", "safetensors": "language",
     "sentencepiece": "language", "tokenizers": "language", "huggingface_hub": "language",
     "datasets": "language", "accelerate": "language", "lightning": "lightning",
-    "curvlinops": "curvature", "matplotlib": "lab", "tqdm": "lab", "rich": "lab",
-    "sklearn": "lab", "tensorboard": "lab", "shtab": "lab", "ray": "ray",
+    "curvlinops": "curvature", "matplotlib": "lab", "pandas": "lab", "tqdm": "lab", "rich": "lab",
+    "sklearn": "lab", "tensorboard": "track", "shtab": "lab", "ray": "ray",
+    "wandb": "track", "mlflow": "track",
 }  # fmt: skip
 """The extra that brings a package; of several, the one that is named where nothing else is said."""
 

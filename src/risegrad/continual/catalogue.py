@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from risegrad import plugins
 
 
@@ -16,19 +14,9 @@ def catalogue() -> dict[str, dict[str, str]]:
     from risegrad.continual.vision import backbone, hosts, streams  # noqa: F401
 
     return {
-        "hosts": {**_lines(plugins.HOSTS), **SUMMARIES},
-        "rules": _lines(plugins.RULES),
-        "streams": {**_lines(plugins.STREAMS), **TEXT_STREAMS},
-        "additions": _lines(plugins.ADDITIONS),
-        "models": _lines(plugins.MODELS),
+        "hosts": {**plugins.HOSTS.lines(), **SUMMARIES},
+        "rules": plugins.RULES.lines(),
+        "streams": {**plugins.STREAMS.lines(), **TEXT_STREAMS},
+        "additions": plugins.ADDITIONS.lines(),
+        "models": plugins.MODELS.lines(),
     }
-
-
-def _lines(register: plugins.Register[Any]) -> dict[str, str]:
-    """The summaries; behind those of a plugin stands which it is."""
-    return {name: _line(register, name) for name in register}
-
-
-def _line(register: plugins.Register[Any], name: str) -> str:
-    origin = register.origin(name)
-    return register.summary(name) + (f" [{origin}]" if origin != plugins.OURS else "")
