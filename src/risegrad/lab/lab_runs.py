@@ -36,7 +36,7 @@ def run(
     not stop the others: it is in ``failed``, and a warning says so.
     """
     registered.load(map(str, plugins))
-    options = RunOptions(Path(out), workers=workers, track=_words(track))
+    options = RunOptions(Path(out), workers=workers, track=_words(track), workload=DEFAULT)
     chosen = plan_runs(experiment, _overrides(seeds, settings), _words(only), DEFAULT)
     cells, tally = do_runs(chosen, options)
     failed = {cell.title: _last_line(reason) for cell, reason in tally.failed.values()}
