@@ -10,7 +10,8 @@ from risegrad.continual.vision.vision_run import make_host
 
 SHAPE = {"embed_dim": 16, "depth": 1, "num_heads": 2, "patch_size": 4, "img_size": 8}
 PLAIN = {
-    "stream": {"name": "turned-digits", "train_per_class": 2, "test_per_class": 1, "turns": [0, 90]},
+    "stream": {"name": "turned-digits", "train_per_class": 2, "test_per_class": 1,
+               "turns": [0, 90]},
     "model": {"name": "vit_tiny_patch16_224", "pretrained": False, "width": 16, "depth": 1,
               "heads": 2, "patch": 4},
     "host": {"name": "fine-tune"},
