@@ -159,8 +159,8 @@ class Mine(SimpleCIL):
             ["plugin one sha256:", "cannot be loaded: No module named 'no_such_module'"],
         ),
         (
-            {"json.py": ""},
-            ["plugin 'json.py' has the name of another module, 'json' in ", "rename the file"],
+            {"below/json.py": ""},
+            ["plugin 'below/json.py' has the name of another module, 'json' in ", "rename the file"],
         ),
     ],
 )
@@ -169,6 +169,7 @@ def test_what_is_wrong_with_a_plugin_is_said(
 ) -> None:
     options = []
     for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
         options += ["--plugin", name]
     code, text = rise(tmp_path, "list", "hosts", *options)
