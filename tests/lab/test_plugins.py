@@ -160,7 +160,10 @@ class Mine(SimpleCIL):
         ),
         (
             {"below/json.py": ""},
-            ["plugin 'below/json.py' has the name of another module, 'json' in ", "rename the file"],
+            [
+                "plugin 'below/json.py' has the name of another module, 'json' in ",
+                "rename the file",
+            ],
         ),
     ],
 )

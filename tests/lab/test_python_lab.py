@@ -12,6 +12,7 @@ from risegrad.lab.running import run_display
 from risegrad.lab.running.run_schedule import Tally
 
 from .conftest import cells_of, rise
+from .report.made_up import record, save
 from .test_run import with_host
 
 
@@ -66,13 +67,18 @@ def test_it_shows_itself(results: lab.Results) -> None:
     assert repr(results).splitlines()[1].split()[0] == "FO"
 
 
-def test_frontier_and_report(small: Path, tmp_path: Path) -> None:
-    results = lab.run(small, out=tmp_path / "out")
-    found = results.frontier()
+def test_frontier_and_report(results: lab.Results, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no run has both measures of a frontier"):
+        results.frontier()
+    made = [record(one, s, rule=one.lower()) for one in ("FO", "RISE") for s in (0, 1)]
+    save(tmp_path / "made", *made)
+    results = lab.load(tmp_path / "made")
+    found = results.frontier("FO")
     assert isinstance(found, Frontier)
     assert found.references == ("FO",)
+    assert len(found.runs) == 4
     assert "<table>" in found._repr_html_()
-    with pytest.raises(ValueError, match="reference must be one of"):
+    with pytest.raises(ValueError, match="reference must be one of FO, RISE; got 'nobody'"):
         results.frontier("nobody")
     page = results.report(tmp_path / "page.html")
     assert "FO" in page.read_text(encoding="utf-8")

@@ -63,6 +63,8 @@ class Results:
         chosen = self._experiment(experiment)
         found = methods(chosen)
         runs = [point for m in found for row in m.rows for point in points(m.name, row)]
+        if not runs:
+            raise ValueError("no run has both measures of a frontier, plasticity and forgetting")
         if reference is None:
             reference = [m.name for m in found if any(row.baseline for row in m.rows)]
         if not reference:
