@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.report.made_up import record, save
 from risegrad import lab
 from risegrad.lab import lab_runs
 from risegrad.lab.frontier.equal_learning import Frontier
@@ -12,7 +13,6 @@ from risegrad.lab.running import run_display
 from risegrad.lab.running.run_schedule import Tally
 
 from .conftest import cells_of, rise
-from .report.made_up import record, save
 from .test_run import with_host
 
 
