@@ -22,12 +22,12 @@ def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def results(small: Path, tmp_path: Path) -> lab.Results:
+def results(small: Path, tmp_path: Path) -> lab.LabResults:
     return lab.run(small, seeds=[0, 5], only="FO", out=tmp_path / "out", settings={"loop.steps": 2})
 
 
 def test_runs_are_those_of_the_command(
-    results: lab.Results, small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    results: lab.LabResults, small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert [one.seed for one in results.records] == [0, 5]
     assert results.failed == {}
@@ -40,7 +40,7 @@ def test_runs_are_those_of_the_command(
     assert {one.id for one in again.records} == expected
 
 
-def test_frames(results: lab.Results, small: Path, tmp_path: Path) -> None:
+def test_frames(results: lab.LabResults, small: Path, tmp_path: Path) -> None:
     runs = results.frame()
     assert list(runs["seed"]) == [0, 5]
     assert list(runs["label"]) == ["FO", "FO"]
@@ -60,14 +60,14 @@ def test_frames(results: lab.Results, small: Path, tmp_path: Path) -> None:
     assert {4, 8} <= set(both.frame()["rule.q"]), "settings that differ are columns"
 
 
-def test_it_shows_itself(results: lab.Results) -> None:
+def test_it_shows_itself(results: lab.LabResults) -> None:
     html = results._repr_html_()
     assert html.startswith("<table>")
     assert '<td style="text-align:left">FO</td>' in html
     assert repr(results).splitlines()[1].split()[0] == "FO"
 
 
-def test_frontier_and_report(results: lab.Results, tmp_path: Path) -> None:
+def test_frontier_and_report(results: lab.LabResults, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no run has both measures of a frontier"):
         results.frontier()
     made = [record(one, s, rule=one.lower()) for one in ("FO", "RISE") for s in (0, 1)]
@@ -94,7 +94,7 @@ def test_a_failure_is_told_and_the_others_stay(write, tmp_path: Path) -> None:  
     assert "odd seed 0 failed" in results._repr_html_()
 
 
-def test_load_says_what_it_cannot_read(results: lab.Results, tmp_path: Path) -> None:
+def test_load_says_what_it_cannot_read(results: lab.LabResults, tmp_path: Path) -> None:
     (tmp_path / "out" / "record.json").write_text("{}")
     with pytest.warns(RuntimeWarning, match="1 files left out: .*is not a record"):
         assert len(lab.load(tmp_path / "out")) == 2
@@ -105,6 +105,6 @@ def test_load_says_what_it_cannot_read(results: lab.Results, tmp_path: Path) -> 
 def test_a_bar_in_notebooks() -> None:
     tqdm = pytest.importorskip("tqdm")
     with tqdm.tqdm(total=1, file=io.StringIO()) as bar:
-        shown = run_display.Bar(bar)
+        shown = run_display.ProgressBar(bar)
         shown.tick(Tally(total=4, before=1, done=3))
         assert (bar.total, bar.n) == (4, 4)

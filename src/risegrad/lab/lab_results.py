@@ -31,7 +31,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True, repr=False)
-class Results:
+class LabResults:
     """What ``lab.run`` and ``lab.load`` return. In a notebook it shows itself as a table."""
 
     records: tuple[Record, ...]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from risegrad import plugins as registered
-from risegrad.lab.lab_results import Results
+from risegrad.lab.lab_results import LabResults
 from risegrad.lab.records.record import read_record, read_records
 from risegrad.lab.records.record_reader import RecordError
 from risegrad.lab.running.run_folder import RECORD
@@ -27,7 +27,7 @@ def run(
     plugins: Sequence[str | Path] = (),
     track: str | Sequence[str] = (),
     workers: int | None = None,
-) -> Results:
+) -> LabResults:
     """Run an experiment, as far as it is not done, and return the results of the chosen runs.
 
     ``experiment`` is a name or a TOML file, ``settings`` replaces values in every row
@@ -49,10 +49,10 @@ def run(
             records.append(read_record(options.out / cell.folder / RECORD))
         except RecordError:
             continue  # it failed, which was said
-    return Results(tuple(records), failed=failed)
+    return LabResults(tuple(records), failed=failed)
 
 
-def load(*places: str | Path) -> Results:
+def load(*places: str | Path) -> LabResults:
     """The results in folders and records; what cannot be read is told in a warning and left out."""
     for place in places:
         if not Path(place).exists():
@@ -63,7 +63,7 @@ def load(*places: str | Path) -> Results:
         warnings.warn(f"{len(problems)} files left out: {told}", RuntimeWarning, stacklevel=2)
     if not records:
         raise ValueError(f"no record could be read from {', '.join(map(str, places))}")
-    return Results(tuple(records), tuple(problems))
+    return LabResults(tuple(records), tuple(problems))
 
 
 def _words(given: str | Sequence[str]) -> tuple[str, ...]:

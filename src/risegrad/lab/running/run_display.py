@@ -93,7 +93,7 @@ class Live:
         return table
 
 
-class Bar:
+class ProgressBar:
     """A bar of tqdm, which notebooks draw as their own; events go above it."""
 
     PAUSE = 0.5
@@ -171,7 +171,7 @@ def display(stream: TextIO | None = None) -> Iterator[Watcher]:
     """The display that suits where the output goes."""
     if stream is None and _in_notebook():
         with need("tqdm.auto", "lab").tqdm(total=1, unit="run", desc="runs") as bar:
-            yield Bar(bar)
+            yield ProgressBar(bar)
         return
     stream = stream or sys.stdout
     if not stream.isatty():
