@@ -17,6 +17,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "risegrad"
 # From the bottom up. A room may import from lower floors and from itself.
 FLOORS = [
     {"common"},
+    {"plugins"},
     {"theory", "pages"},
     {"core"},
     {"zeroth_order", "curvature"},

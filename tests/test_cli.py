@@ -267,7 +267,7 @@ CORE_ONLY = {
         (["run", "digits"], 2, 'timm is needed for ViTs: pip install "risegrad[vision]"'),
         (["run", "digits"], 2, 'stream.source=digits: pip install "risegrad[lab]"'),
         (["run", "digits", "--engine", "ray"], 2, "ray is needed for --engine ray: pip install"),
-        (["run", "digits", "--tensorboard"], 2, "tensorboard is needed for --tensorboard: pip"),
+        (["run", "digits", "--track", "tensorboard"], 2, "tensorboard is needed for --track tens"),
     ],
     "report": [(["report", "."], 1, "no record could be read")],
     "frontier": [

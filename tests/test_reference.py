@@ -12,7 +12,7 @@ SHOWN = {
     for page in REFERENCE.glob("*.md")
     for found in re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
 }
-ROOMS = ("", ".theory", ".zeroth_order", ".curvature", ".curvature.memory", ".foresight")
+ROOMS = ("", ".theory", ".zeroth_order", ".curvature", ".curvature.memory", ".foresight", ".lab")
 
 
 @pytest.mark.parametrize("room", ROOMS)

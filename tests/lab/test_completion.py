@@ -61,7 +61,7 @@ needs_bash = pytest.mark.skipif(BASH is None, reason="there is no bash")
         ("rise run digits --out o", {"out"}),
         ("rise run digits --out m", set()),
         ("rise run digits --workers ", set()),
-        ("rise run digits --retry-failed --ten", {"--tensorboard"}),
+        ("rise run digits --retry-failed --tra", {"--track"}),
         ("rise list s", {"settings", "streams"}),
         ("rise completion ", {"bash", "zsh", "fish"}),
         ("rise sandbox --lar", {"--large-d"}),

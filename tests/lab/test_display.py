@@ -14,8 +14,9 @@ import pytest
 from risegrad.lab.running import run_display as shown
 from risegrad.lab.running import run_progress
 from risegrad.lab.running.run_display import Lines, Live, Pace, totals, where
-from risegrad.lab.running.run_progress import Progress, combined, fraction, latest, step_of
+from risegrad.lab.running.run_progress import Progress, combined, fraction, latest
 from risegrad.lab.running.run_schedule import Running, Tally
+from risegrad.lab.running.run_trackers import step_of
 
 from .conftest import WORKLOAD, cells_of
 

@@ -25,13 +25,20 @@ def _catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
 
-def test_everything(capsys: pytest.CaptureFixture[str]) -> None:
+def test_everything(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     assert main(["list"]) == 0
     text = capsys.readouterr().out
     assert text.startswith("hosts\n  zo-fc  A frozen model and a head.\n  lora   Low rank.")
     assert "\n\nrules\n  rise  The rule.\n\nstreams\n" in text
     assert "experiments" not in text, "there are none"
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_pipe_gets_the_whole_text(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is cut cannot be searched."""
+    assert main(["list", "hosts"]) == 0
+    assert "Low rank. " * 39 + "Low rank." in capsys.readouterr().out
 
 
 def test_one_kind_and_names(capsys: pytest.CaptureFixture[str]) -> None:

@@ -185,7 +185,7 @@ def test_what_a_run_prints_is_in_its_log(write: Write, tmp_path: Path, capsys: C
 @pytest.mark.slow
 def test_tensorboard_files_are_written(write: Write, tmp_path: Path) -> None:
     path, out = write(ONE), tmp_path / "out"
-    assert rise("run", path, "--out", out, "--tensorboard") == 0
+    assert rise("run", path, "--out", out, "--track", "tensorboard") == 0
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(record_of(path, out).with_name("tensorboard")))

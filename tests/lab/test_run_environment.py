@@ -1,16 +1,15 @@
 """What a record says about where it was made; engines and their share of the machine."""
 
-import argparse
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from risegrad.common.cores import cores
-from risegrad.lab.commands.run_command import division, make_engine
 from risegrad.lab.records import run_environment
 from risegrad.lab.running import local_engine
 from risegrad.lab.running.local_engine import LocalEngine, devices
+from risegrad.lab.running.run_plan import RunOptions
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -118,10 +117,7 @@ def test_the_machine_is_divided(
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: range(16))
     monkeypatch.setattr(local_engine, "devices", list)
-    args = argparse.Namespace(
-        engine="local", processes=1, workers=workers, threads=threads, address=None
-    )
-    engine = make_engine(args, grid)
+    engine = RunOptions(Path("out"), workers=workers, threads=threads).make_engine(grid)
     assert isinstance(engine, LocalEngine)
     assert (engine.workers, engine.threads) == expected
 
@@ -133,7 +129,6 @@ def test_cores_where_the_system_cannot_say_which_are_ours(monkeypatch: pytest.Mo
     assert cores() == 6
     assert run_environment.environment()["cpus"] == 6
     monkeypatch.setattr(local_engine, "devices", list)
-    args = argparse.Namespace(processes=1, workers=2, threads=None)
-    assert division(args, 100) == (2, 3)
+    assert RunOptions(Path("out"), workers=2).division(100) == (2, 3)
     monkeypatch.setattr("os.cpu_count", lambda: None)
     assert cores() == 1

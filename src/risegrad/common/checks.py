@@ -22,7 +22,8 @@ def check_choice(name: str, value: object, allowed: Collection[str]) -> None:
     if value in allowed:
         return
     hint = nearest_hint(value, allowed)
-    raise ValueError(f"{name} must be one of {', '.join(allowed)}; got {value!r}{hint}")
+    names = ", ".join(str(word) or '""' for word in allowed) or "nothing: there is none"
+    raise ValueError(f"{name} must be one of {names}; got {value!r}{hint}")
 
 
 def nearest_hint(value: object, allowed: Collection[str]) -> str:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from risegrad import plugins
+
 
 def catalogue() -> dict[str, dict[str, str]]:
-    """Hosts, rules, additions and streams."""
-    from risegrad.continual.additions import ADDITIONS
+    """Hosts, rules, streams, additions and models."""
+    # Importing them fills the registers.
+    from risegrad.continual import additions, update_rules  # noqa: F401
     from risegrad.continual.language.hosts.host_names import SUMMARIES
     from risegrad.continual.language.streams.text_tasks import DESCRIPTIONS as TEXT_STREAMS
-    from risegrad.continual.update_rules import RULES
-    from risegrad.continual.vision.hosts import HOSTS
-    from risegrad.continual.vision.streams import DESCRIPTIONS
+    from risegrad.continual.vision import backbone, hosts, streams  # noqa: F401
 
     return {
-        "hosts": {name: host.summary for name, host in HOSTS.items()} | SUMMARIES,
-        "rules": dict(RULES),
-        "additions": {name: addition.summary for name, addition in ADDITIONS.items()},
-        "streams": DESCRIPTIONS | TEXT_STREAMS,
+        "hosts": {**plugins.HOSTS.lines(), **SUMMARIES},
+        "rules": plugins.RULES.lines(),
+        "streams": {**plugins.STREAMS.lines(), **TEXT_STREAMS},
+        "additions": plugins.ADDITIONS.lines(),
+        "models": plugins.MODELS.lines(),
     }

@@ -5,8 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+import torch
 from torch import Tensor, nn
 
 from risegrad.continual.session import Session
@@ -73,6 +75,10 @@ class Host(ABC):
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what ``state_dict`` returned."""
+
+    def keep(self, folder: Path) -> None:
+        """Leave what was trained in a folder; a host whose weights others can load adds those."""
+        torch.save(self.state_dict(), folder / "state.pt")
 
 
 def saved_parameters(module: nn.Module) -> dict[str, Tensor]:

@@ -17,6 +17,7 @@ from risegrad.continual.run_memory import RunMemory, made_additions
 from risegrad.continual.session import Report
 from risegrad.continual.stream_learning import RunSettings
 from risegrad.continual.training_budget import TrainingBudget
+from risegrad.continual.update_rules import read_rule
 
 
 class Described(RunSettings, Protocol):
@@ -44,6 +45,7 @@ def read_run(kind: type[R], plain: Mapping[str, Any], hosts: Mapping[str, type[H
     chosen = hosts[host["name"]]
     parts = {
         "host": read(chosen.Settings, host, "host"),
+        "rule": read_rule(plain.get("rule", {})),
         "additions": read_additions(plain.get("additions", [])),
     }
     settings = read(kind, {**plain, **parts})

@@ -60,6 +60,9 @@ class Loop(Checked):
     where it ended: what going back would keep, at the cost of scoring alone."""
     checkpoint_seconds: NonNegative = field(default=60.0, metadata=APART)
     """Shortest time between two checkpoints within a session; one follows every session anyway."""
+    keep_weights: bool = field(default=False, metadata=APART)
+    """Keep what was trained in the run's folder ``weights``: LoRA as PEFT loads it, a whole network
+    as timm loads it, and the host's state in any case."""
 
 
 class StepTaken(NamedTuple):

@@ -250,7 +250,7 @@ def learn_stream(
     host: Host, tasks: int, settings: RunSettings, devices: Devices, folder: Path, report: Report
 ) -> History:
     """Take a host through its stream; checkpoints are in ``folder/checkpoints``."""
-    return Learner(
+    history = Learner(
         host,
         tasks,
         loop=settings.loop,
@@ -260,6 +260,11 @@ def learn_stream(
         checkpoints=Checkpoints(folder / "checkpoints", origin_of(settings)),
         report=report,
     ).run()
+    if settings.loop.keep_weights and devices.main:
+        weights = folder / "weights"
+        weights.mkdir(exist_ok=True)
+        host.keep(weights)
+    return history
 
 
 def origin_of(settings: RunSettings) -> Origin:

@@ -8,12 +8,15 @@ from __future__ import annotations
 import glob
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
+from risegrad import plugins
+from risegrad.common.checks import check_choice
 from risegrad.common.declared_fields import Checked, Count, OneOf, Positive, PositiveInt
+from risegrad.common.settings import read, wrong
 from risegrad.core.attachment import Attachment, attach
 from risegrad.core.blocks import listing, matches
 from risegrad.core.shapers import CovarianceNoise, IsotropicNoise, Rise, ScaledFO, Shaper
@@ -53,8 +56,15 @@ USES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Rule(Checked):
-    """One update rule with its settings; ``unused`` tells those that only other rules look at."""
+    """One update rule with its settings; ``unused`` tells those that only other rules look at.
 
+    A plugin's rule is a subclass: it has ``name`` and ``summary``, its own settings as fields, in
+    ``uses`` those of ours that it looks at, and overrides ``shaper``.
+    """
+
+    summary: ClassVar[str] = ""
+    uses: ClassVar[tuple[str, ...]] = ()
+    """Of a subclass: which of our settings it looks at; ``on``, ``exempt``, ``only`` always."""
     name: Annotated[str, OneOf(("", *RULES))] = ""
     """See ``RULES``; empty means the host's own: ``fo`` for most, ``zo`` for ZO-FC."""
     q: PositiveInt = 4
@@ -91,12 +101,19 @@ class Rule(Checked):
 
     def unused(self, name: str) -> dict[str, str]:
         """Settings that are not the default and that the rule ``name`` does not use, and why."""
+        used = {"name", *USES.get(name, ())} | self._used_by_subclass()
         return {
             field.name: _not_used(field.name, getattr(self, field.name), name)
             for field in fields(self)
-            if field.name not in ("name", *USES[name])
-            and getattr(self, field.name) != field.default
+            if field.name not in used and getattr(self, field.name) != field.default
         }
+
+    def _used_by_subclass(self) -> set[str]:
+        if type(self) is Rule:
+            return set()
+        ours = {field.name for field in fields(Rule)}
+        own = {field.name for field in fields(self)} - ours
+        return own | {"on", "exempt", "only", *self.uses}
 
     @property
     def exact(self) -> bool:
@@ -107,6 +124,11 @@ class Rule(Checked):
     def informed(self) -> bool:
         """Whether it shapes by a memory of earlier sessions, which the run has."""
         return self.name in INFORMED
+
+    @property
+    def shaped(self) -> bool:
+        """Whether something stands between the gradient and the optimizer's parameters."""
+        return self.name in SHAPERS or self.informed or type(self) is not Rule
 
     def shaper(self, seed: int) -> Shaper | None:
         """The shaper in front of the optimizer; None for ``fo`` and ``zo``, and for the informed
@@ -142,7 +164,7 @@ def _not_used(setting: str, value: object, name: str) -> str:
 
 def check_scope(rules: Iterable[tuple[Rule, Iterable[str]]]) -> None:
     """Every pattern must name something among all parameters (full names) that rules shape."""
-    shaped = [(rule, tuple(names)) for rule, names in rules if rule.name in (*SHAPERS, *INFORMED)]
+    shaped = [(rule, tuple(names)) for rule, names in rules if rule.shaped]
     names = [name for _, own in shaped for name in own]
     for setting in ("exempt", "only"):
         for pattern in {p: None for rule, _ in shaped for p in getattr(rule, setting)}:
@@ -161,4 +183,17 @@ HeadRule = Literal["same", "fo"]
 
 def head_rule_of(rule: Rule, choice: HeadRule) -> Rule:
     """The rule of a head beside adapters that follow ``rule``."""
-    return rule if choice == "same" else replace(rule, name="fo")
+    return rule if choice == "same" else Rule("fo")
+
+
+plugins.RULES.bring(dict.fromkeys(RULES, Rule), RULES)
+
+
+def read_rule(table: Any) -> Rule:
+    """The settings of a rule from a plain table; its name says which class they are of."""
+    if not isinstance(table, Mapping):
+        raise wrong("rule", "a table", table)
+    name = str(table.get("name", ""))
+    check_choice("rule.name", name, ("", *plugins.RULES))
+    kind: type[Rule] = plugins.RULES[name] if name else Rule
+    return read(kind, table, "rule")

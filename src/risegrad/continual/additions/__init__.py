@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from risegrad import plugins
 from risegrad.common.checks import check_choice
 from risegrad.common.settings import read, wrong
 from risegrad.continual.additions.addition import AdditionSettings
@@ -32,7 +33,10 @@ _ALL: tuple[type[AdditionSettings], ...] = (
     RetractSettings,
     InterpolateSettings,
 )
-ADDITIONS: dict[str, type[AdditionSettings]] = {kind.name: kind for kind in _ALL}
+plugins.ADDITIONS.bring(
+    {kind.name: kind for kind in _ALL}, {kind.name: kind.summary for kind in _ALL}
+)
+ADDITIONS: Mapping[str, type[AdditionSettings]] = plugins.ADDITIONS
 """The settings of every addition by name."""
 
 

@@ -15,7 +15,6 @@ from risegrad.common.declared_fields import Limits, NonNegative, PositiveInt
 from risegrad.common.seeds import generator_for
 from risegrad.continual.additions.addition import Addition, AdditionSettings, Training
 from risegrad.continual.session import ParameterGroup, Ref, Session
-from risegrad.continual.update_rules import SHAPERS
 from risegrad.core.undisturbed import uncompiled
 
 NOISE = 1e-12
@@ -183,7 +182,7 @@ def _check_group(group: ParameterGroup) -> None:
             f"weight_decay {group.budget.weight_decay:g}: it moves weights along the protected "
             "directions too; use 0"
         )
-    elif group.rule.name in SHAPERS and group.rule.on == "update":
+    elif group.rule.shaped and group.rule.on == "update":
         reason = (
             "rule.on 'update': the displacement is shaped after the projected step, which turns it "
             "back into the protected directions; use 'gradient'"

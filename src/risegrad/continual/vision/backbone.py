@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from risegrad import plugins
 from risegrad.common.declared_fields import (
     Checked,
     Count,
@@ -18,7 +19,7 @@ from risegrad.common.declared_fields import (
 )
 from risegrad.common.optional_imports import need
 from risegrad.common.run_inputs import Hub, Local, Reading
-from risegrad.continual.vision.small_network import MLP, SmallNetwork, make_network
+from risegrad.continual.vision.small_network import MLP, FeatureModel, make_network
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,11 @@ class ViTSettings(Checked):
     base_lr: Positive = 1e-3
     """Learning rate of that training."""
 
+    @property
+    def own(self) -> bool:
+        """Whether it is made by a function of the register and not by timm."""
+        return self.name in plugins.MODELS
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.weights and not self.pretrained:
@@ -67,7 +73,8 @@ def weights_of(settings: ViTSettings) -> dict[str, Reading]:
     """What ``load_backbone`` reads, by the setting that names it."""
     if settings.weights:
         return {"model.weights": Local(settings.weights)}
-    return {"model.name": Hub(f"timm/{settings.name}", "model")} if settings.pretrained else {}
+    from_hub = settings.pretrained and not settings.own
+    return {"model.name": Hub(f"timm/{settings.name}", "model")} if from_hub else {}
 
 
 SHAPE_OPTIONS = {
@@ -80,9 +87,8 @@ SHAPE_OPTIONS = {
 
 def load_backbone(settings: ViTSettings, image_size: int, seed: int = 0) -> nn.Module:
     """The ViT without its head, frozen, in evaluation mode, for square images of ``image_size``."""
-    if settings.name == MLP:
-        network = make_network(image_size, settings.width, settings.depth, seed)
-        return network.eval().requires_grad_(False)
+    if settings.own:
+        return _own(settings, image_size, seed).eval().requires_grad_(False)
     options: dict[str, Any] = {
         option: getattr(settings, field)
         for field, option in SHAPE_OPTIONS.items()
@@ -93,6 +99,25 @@ def load_backbone(settings: ViTSettings, image_size: int, seed: int = 0) -> nn.M
         _load_file(model, Path(settings.weights).expanduser())
     model.eval()
     return model.requires_grad_(False)
+
+
+def _mlp(settings: ViTSettings, image_size: int, seed: int) -> FeatureModel:
+    return make_network(image_size, settings.width, settings.depth, seed)
+
+
+plugins.MODELS.bring({MLP: _mlp}, {MLP: "linear layers over the gray values of small images"})
+
+
+def _own(settings: ViTSettings, image_size: int, seed: int) -> FeatureModel:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = plugins.MODELS[settings.name](settings, image_size, seed)
+    if not isinstance(model, FeatureModel):
+        raise TypeError(
+            f"model {settings.name!r} must be a FeatureModel, got {type(model).__name__} from "
+            f"{plugins.MODELS.origin(settings.name)}"
+        )
+    return model
 
 
 def _create(
@@ -178,7 +203,7 @@ def features(vit: Any, images: Tensor, adapters: nn.ModuleList | None = None) ->
     Beside a pre-norm block, with ``h`` the sum after attention: ``h + MLP(LN h) + adapter(h)``, so
     the adapter sees ``h`` as it is, not normalized. The ViT itself is not changed by this.
     """
-    if isinstance(vit, SmallNetwork):
+    if isinstance(vit, FeatureModel):
         found: Tensor = vit(images)
         return found
     x = vit.norm_pre(vit.patch_drop(vit._pos_embed(vit.patch_embed(images))))

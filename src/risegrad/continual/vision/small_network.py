@@ -13,7 +13,14 @@ MLP = "mlp"
 WIDTH, DEPTH = 128, 2
 
 
-class SmallNetwork(nn.Module):
+class FeatureModel(nn.Module):
+    """A model that is not a ViT: ``forward`` takes images ``[B, 3, S, S]`` and gives features."""
+
+    num_features: int
+    """How many numbers a feature has."""
+
+
+class SmallNetwork(FeatureModel):
     """``depth`` linear layers with a ReLU behind each, over the gray values of an image."""
 
     def __init__(self, image_size: int, width: int = WIDTH, depth: int = DEPTH) -> None:

@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from risegrad.common.checks import check_choice
 from risegrad.common.run_inputs import Reading
-from risegrad.common.settings import as_plain
 from risegrad.continual import metrics
 from risegrad.continual.devices import Devices
 from risegrad.continual.run_memory import MemorySettings
@@ -40,8 +38,8 @@ from risegrad.continual.vision.backbone import (
 from risegrad.continual.vision.first_task_base import train_base
 from risegrad.continual.vision.hosts import HOSTS
 from risegrad.continual.vision.hosts.vision_host import VisionHost
-from risegrad.continual.vision.small_network import DEPTH, MLP, WIDTH
-from risegrad.continual.vision.streams import NAMED, ImageStreamSettings, build_stream
+from risegrad.continual.vision.small_network import DEPTH, WIDTH
+from risegrad.continual.vision.streams import ImageStreamSettings, build_stream, read_stream
 from risegrad.continual.vision.streams.image_stream_build import images_of, open_source
 from risegrad.continual.vision.vision_kit import Kit
 
@@ -110,7 +108,7 @@ def _on_hub(name: str) -> list[str]:
 
 
 def _weights(model: ViTSettings) -> list[str]:
-    if model.name == MLP:
+    if model.own:
         return []
     if lacking := missing_extras(["timm"], "vision", "ViTs"):
         return lacking
@@ -126,7 +124,7 @@ def _weights(model: ViTSettings) -> list[str]:
 def _whole(settings: VisionRun) -> int:
     """About: all weights, in blocks of four squares for attention and eight for what follows."""
     model, pixels = settings.model, settings.stream.image_size**2
-    if model.name == MLP:
+    if model.own:  # of a plugin's model, a guess
         width, depth = model.width or WIDTH, model.depth or DEPTH
         return width * (pixels + (depth - 1) * width)
     width, depth = _shape(model)
@@ -170,12 +168,7 @@ class VisionRun:
 
 def read_config(plain: Mapping[str, Any]) -> VisionRun:
     """Plain tables into settings; ``stream.name`` may name a stream whose settings are changed."""
-    stream = dict(plain.get("stream", {}))
-    name = str(stream.get("name", "custom"))
-    if name in NAMED:
-        stream = as_plain(NAMED[name]) | stream
-    elif "source" not in stream:
-        check_choice("stream.name", name, NAMED)
+    stream = read_stream(plain.get("stream", {}))
     settings = read_run(VisionRun, {**plain, "stream": stream}, HOSTS)
     _check_fit(settings, HOSTS[settings.host.name])
     return settings
@@ -183,10 +176,10 @@ def read_config(plain: Mapping[str, Any]) -> VisionRun:
 
 def _check_fit(settings: VisionRun, host: type[VisionHost]) -> None:
     """Refuse a host that the model or the stream has nothing for."""
-    if host.has_adapters and settings.model.name == MLP:
+    if host.has_adapters and settings.model.own:
         raise ValueError(
-            f"host {host.name!r} puts adapters beside the blocks of a ViT, and model.name 'mlp' "
-            "has no blocks"
+            f"host {host.name!r} puts adapters beside the blocks of a ViT, and model.name "
+            f"{settings.model.name!r} has no blocks"
         )
     if settings.stream.known and host.trains == "first":
         raise ValueError(

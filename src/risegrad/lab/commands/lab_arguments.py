@@ -19,8 +19,22 @@ def add_experiment(parser: argparse.ArgumentParser) -> None:
     text = "only this row or section, or runs whose id starts with this; may be repeated"
     parser.add_argument("--only", action="append", default=[], metavar="LABEL", help=text)
     parser.add_argument("--seeds", metavar="0,1,2", help="these seeds instead of the file's")
+    add_plugin(parser)
     # For tests and other domains: a module with read_config, estimate and perform.
     parser.add_argument("--workload", default=DEFAULT, help=argparse.SUPPRESS)
+
+
+def add_plugin(parser: argparse.ArgumentParser) -> None:
+    """The plugins to load beside those that are installed."""
+    text = "a module or .py file with own hosts, rules, streams, ...; may be repeated"
+    parser.add_argument("--plugin", action="append", default=[], metavar="FILE", help=text)
+
+
+def load_plugins(args: argparse.Namespace) -> None:
+    """Load the plugins that are installed and those that were named."""
+    from risegrad import plugins
+
+    plugins.load(args.plugin)
 
 
 def overrides(args: argparse.Namespace) -> list[str]:

@@ -2,24 +2,28 @@
 
 import argparse
 import importlib
+import sys
 import textwrap
 from collections.abc import Callable
 from shutil import get_terminal_size
 
+from risegrad.lab.commands.lab_arguments import add_plugin, load_plugins
+
 NAME = "list"
-SUMMARY = "list hosts, rules, streams, additions and experiments, one line each"
+SUMMARY = "list hosts, rules, streams, additions, models, trackers, experiments"
 DESCRIPTION = """\
 Lists what an experiment file can name, and the experiments that come along. 'rise list settings'
 explains every field of a file: what is allowed, the default and the meaning; with a SECTION, only
-the fields of that one."""
+the fields of that one. Behind what a plugin brings stands [its name and version]."""
 EXAMPLES: tuple[str, ...] = (
     "rise list",
     "rise list experiments",
     "rise list rules",
     "rise list settings rule",
+    "rise list rules --plugin my_rules.py",
 )
 
-KINDS = ("hosts", "rules", "streams", "additions", "experiments")
+KINDS = ("hosts", "rules", "streams", "additions", "models", "trackers", "experiments")
 SETTINGS = "settings"
 CATALOGUE = "risegrad.continual.catalogue"
 
@@ -32,10 +36,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "of settings: only this section of a file, such as rule"
     parser.add_argument("section", nargs="?", metavar="SECTION", help=text)
     parser.add_argument("--names", action="store_true", help="the names only, for scripts")
+    add_plugin(parser)
 
 
 def plan(args: argparse.Namespace) -> Callable[[], int]:
     """The job: print one kind, or all."""
+    if args.kind != "experiments":  # which shells ask for while one types
+        load_plugins(args)
     if args.kind == SETTINGS:
         text = explained_settings(args.section)  # here: a wrong section is a wrong argument
         return lambda: say(text)
@@ -70,6 +77,7 @@ def say(text: str) -> int:
 
 def entries(kind: str) -> dict[str, str]:
     """Name and one line each."""
+    from risegrad import plugins
     from risegrad.lab.experiments.experiment_library import library
     from risegrad.pages.page_text import visible
 
@@ -77,6 +85,10 @@ def entries(kind: str) -> dict[str, str]:
         return {
             visible(name): visible(one.question or one.title) for name, one in library().items()
         }
+    if kind == "trackers":
+        from risegrad.lab.running import run_trackers  # noqa: F401
+
+        return plugins.TRACKERS.lines()
     found: dict[str, dict[str, str]] = importlib.import_module(CATALOGUE).catalogue()
     return found.get(kind, {})
 
@@ -93,7 +105,12 @@ def _section(kind: str, section: dict[str, str]) -> str:
 
 
 def _fitted(kind: str, text: str, room: int) -> list[str]:
-    """What an experiment asks is read to its end; of the others one line is enough."""
+    """What has room in the terminal; a pipe has room for everything.
+
+    What an experiment asks is read to its end; of the others one line is enough.
+    """
+    if not sys.stdout.isatty():
+        return [text]
     if kind == "experiments":
         return textwrap.wrap(text, room)
     return [textwrap.shorten(text, room, placeholder=" ...")]

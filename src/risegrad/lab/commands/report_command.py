@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from risegrad.lab.commands.lab_arguments import add_plugin, load_plugins
+
 NAME = "report"
 SUMMARY = "turn records into one page and tables, the paper's figures beside ours"
 DESCRIPTION = """\
@@ -32,11 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--baseline", metavar="LABEL", help=baseline)
     figures = "also save every chart as SVG and PNG in this folder"
     parser.add_argument("--figures", metavar="DIR", help=figures)
+    add_plugin(parser)
     parser.add_argument("--quiet", action="store_true", help="print warnings and errors only")
 
 
 def plan(args: argparse.Namespace) -> Callable[[], int]:
     """Check the arguments (an error here is the user's) and return the job (an error is ours)."""
+    load_plugins(args)
     out = Path(args.out)
     if out.suffix.lower() not in {".html", ".htm"}:
         raise ValueError(f"--out must be a file that ends in .html, got {args.out!r}")

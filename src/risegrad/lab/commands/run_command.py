@@ -1,20 +1,17 @@
 """``rise run``: the runs of an experiment, as far as they are not done."""
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from risegrad.common.atomic_files import output_folder
-from risegrad.common.optional_imports import absent, lack
-from risegrad.lab.commands.lab_arguments import add_experiment, overrides
+from risegrad.lab.commands.lab_arguments import add_experiment, load_plugins, overrides
 
 if TYPE_CHECKING:
-    from risegrad.lab.experiments.experiment_file import Experiment
     from risegrad.lab.experiments.run_cells import RunCell
-    from risegrad.lab.running.engine import Engine
+    from risegrad.lab.running.run_plan import RunOptions, RunPlan
     from risegrad.lab.running.run_schedule import Tally
 
 NAME = "run"
@@ -34,9 +31,9 @@ EXAMPLES: tuple[str, ...] = (
     "rise run digits --workers 2 --set rule.q=8 --out out/q8",
     "rise run my/experiment.toml --only RISE --seeds 0,1",
     "rise run digits --engine ray --address auto",
+    "rise run my/experiment.toml --plugin my_host.py --track tensorboard",
 )
 
-MOST_WORKERS = 8
 UNREADY = 2
 """The exit code where something that the runs need is missing."""
 TRACEBACKS = 3
@@ -58,121 +55,56 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--address", metavar="HOST:PORT", help=text)
     text = "run again what failed before"
     parser.add_argument("--retry-failed", action="store_true", help=text)
-    text = "also write TensorBoard files into the runs' folders"
-    parser.add_argument("--tensorboard", action="store_true", help=text)
+    text = "also send the curves to a tracker ('rise list trackers'); may be repeated"
+    parser.add_argument("--track", action="append", default=[], metavar="TRACKER", help=text)
 
 
 def plan(args: argparse.Namespace) -> Callable[[], int]:
     """Check the arguments, read the experiment, and return the job."""
-    from risegrad.lab.experiments.experiment_file import load_experiment
-    from risegrad.lab.experiments.run_cells import choose, expand
-    from risegrad.lab.running import workload
+    from risegrad.lab.running.run_plan import RunOptions, plan_runs
 
-    for name in ("workers", "threads", "processes"):
-        if getattr(args, name) is not None and getattr(args, name) < 1:
-            raise ValueError(f"--{name} must be at least 1, got {getattr(args, name)}")
-    if args.tensorboard and absent("tensorboard"):
-        raise ValueError(lack("tensorboard", "lab", "--tensorboard"))
-    if args.engine == "ray" and absent("ray"):
-        raise ValueError(lack("ray", "ray", "--engine ray"))
-    experiment = load_experiment(args.experiment, overrides(args))
-    grid = expand(experiment, workload.load(args.workload).read_config)
-    cells = choose(grid, args.only)
-    return lambda: execute(experiment, cells, len(grid), args)
+    load_plugins(args)
+    shared = {field.name: getattr(args, field.name) for field in fields(RunOptions)}
+    options = RunOptions(**shared | {"track": tuple(args.track)})
+    chosen = plan_runs(args.experiment, overrides(args), args.only, args.workload)
+    return lambda: execute(chosen, options)
 
 
-def execute(
-    experiment: "Experiment", cells: "Sequence[RunCell]", grid: int, args: argparse.Namespace
-) -> int:
+def execute(chosen: "RunPlan", options: "RunOptions") -> int:
     """Do the runs that are not done, then those that they choose; return the exit code."""
-    code = do_runs(cells, grid, args)
-    if code != UNREADY and any(cell.row.decides for cell in cells):
-        code = max(code, do_chosen(experiment, cells, grid, args))
-    if code != UNREADY:
-        print(f"'rise report {args.out / experiment.name}' makes a page of them")
+    from risegrad.lab.running.run_plan import MissingNeeds
+
+    try:
+        code = do_and_tell(chosen, options)
+        if chosen.decides:
+            code = max(code, do_selected(chosen, options))
+    except MissingNeeds as error:
+        print(f"rise {NAME}: error: {error}", file=sys.stderr)
+        return UNREADY
+    except KeyboardInterrupt:
+        print("stopping; the same command goes on from here", file=sys.stderr)
+        raise
+    print(f"'rise report {options.out / chosen.experiment.name}' makes a page of them")
     return code
 
 
-def do_chosen(
-    experiment: "Experiment", cells: "Sequence[RunCell]", grid: int, args: argparse.Namespace
-) -> int:
+def do_selected(chosen: "RunPlan", options: "RunOptions") -> int:
     """The runs on test data of what the first ones chose; return the exit code."""
     from risegrad.lab.experiments.selection import in_words
-    from risegrad.lab.running import workload
-    from risegrad.lab.running.run_folder import placed
-    from risegrad.lab.running.run_selection import decided, selected
+    from risegrad.lab.running.run_plan import plan_selected
     from risegrad.pages.page_text import visible
 
-    found = decided(placed(cells, args.out), args.out)
-    print(f"\nchosen by {in_words(experiment.select)}:")
+    found, following = plan_selected(chosen, options)
+    print(f"\nchosen by {in_words(chosen.experiment.select)}:")
     print("\n".join(visible(choice.sentence) for choice in found) or "nothing yet")
-    chosen = selected(experiment, found, workload.load(args.workload).read_config)
-    return do_runs(chosen, grid, args) if chosen else 0
+    return do_and_tell(following, options) if following.cells else 0
 
 
-def do_runs(cells: "Sequence[RunCell]", grid: int, args: argparse.Namespace) -> int:
+def do_and_tell(chosen: "RunPlan", options: "RunOptions") -> int:
     """Do the runs that are not done, print how they ended, and return the exit code."""
-    from risegrad.lab.running import workload
-    from risegrad.lab.running.preflight import preflight
-    from risegrad.lab.running.run_display import display
-    from risegrad.lab.running.run_execution import order_for
-    from risegrad.lab.running.run_folder import placed, rename_rows
-    from risegrad.lab.running.run_schedule import Schedule
+    from risegrad.lab.running.run_plan import do_runs
 
-    out = output_folder(args.out)
-    cells = placed(cells, out)
-    rename_rows(cells, out)
-    with display() as watcher:
-        schedule = Schedule(
-            cells,
-            out,
-            lambda cell: order_for(cell, out, args.workload, args.tensorboard, args.processes),
-            watcher,
-        )
-        schedule.sort(args.retry_failed)
-        if schedule.queue:
-            work, (workers, _) = workload.load(args.workload), division(args, grid)
-            if lacks := preflight(list(schedule.queue), work, out, workers):
-                print(f"rise {NAME}: error: {lacks}", file=sys.stderr)
-                return UNREADY
-            engine = make_engine(args, grid)
-            try:
-                schedule.run(engine)
-            except KeyboardInterrupt:
-                print("stopping; the same command goes on from here", file=sys.stderr)
-                raise
-            finally:
-                engine.stop()
-    return conclude(cells, schedule.tally, out)
-
-
-def division(args: argparse.Namespace, grid: int) -> tuple[int, int]:
-    """Runs at a time, and threads of each process.
-
-    The number of threads follows from the whole grid, not from what is left of it: it changes the
-    order of sums, and a run that goes on tomorrow should come to the same digits.
-    """
-    from risegrad.common.cores import cores
-    from risegrad.lab.running.local_engine import devices
-
-    here = cores()
-    slots = max(1, (len(devices()) or min(here, MOST_WORKERS)) // args.processes)
-    workers = args.workers or min(slots, grid)
-    return workers, args.threads or max(1, here // (workers * args.processes))
-
-
-def make_engine(args: argparse.Namespace, grid: int) -> "Engine":
-    """The engine that the arguments ask for."""
-    from risegrad.lab.running.local_engine import LocalEngine
-    from risegrad.lab.running.ray_engine import RayEngine
-
-    workers, threads = division(args, grid)
-    if args.engine == "local":
-        return LocalEngine(workers, threads, args.processes)
-    elsewhere = args.address or os.environ.get("RAY_ADDRESS")
-    if elsewhere:
-        return RayEngine(args.workers, args.threads or 1, elsewhere)
-    return RayEngine(workers, threads)
+    return conclude(*do_runs(chosen, options), options.out)
 
 
 def conclude(cells: "Sequence[RunCell]", tally: "Tally", out: Path) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from risegrad.lab.commands.lab_arguments import add_experiment, overrides
+from risegrad.lab.commands.lab_arguments import add_experiment, load_plugins, overrides
 
 if TYPE_CHECKING:
     from risegrad.lab.experiments.experiment_file import Experiment
@@ -47,6 +47,7 @@ def plan(args: argparse.Namespace) -> Callable[[], int]:
     from risegrad.lab.experiments.run_cells import choose, expand
     from risegrad.lab.running import workload
 
+    load_plugins(args)
     experiment = load_experiment(args.experiment, overrides(args))
     work = workload.load(args.workload)
     cells = choose(expand(experiment, work.read_config), args.only)

@@ -52,12 +52,15 @@ def tables() -> list[SettingsTable]:
 
 
 def _experiment_tables() -> Iterator[SettingsTable]:
+    from risegrad import plugins
     from risegrad.continual.additions import ADDITIONS
     from risegrad.continual.language import language_run
     from risegrad.continual.language.hosts.text_hosts import HOSTS as TEXT_HOSTS
     from risegrad.continual.language.streams.own_text_tasks import OwnTextTask
+    from risegrad.continual.update_rules import Rule
     from risegrad.continual.vision import vision_run
     from risegrad.continual.vision.hosts import HOSTS
+    from risegrad.continual.vision.streams import NAMED
 
     vision, language = _sections(vision_run.VisionRun), _sections(language_run.LanguageRun)
     for section, (cls, defaults) in vision.items():
@@ -69,6 +72,12 @@ def _experiment_tables() -> Iterator[SettingsTable]:
     yield SettingsTable("stream.own", "language, by task", OwnTextTask)
     for name, host in {**HOSTS, **TEXT_HOSTS}.items():
         yield SettingsTable("host", name, host.Settings)
+    for name, rule in plugins.RULES.items():
+        if rule is not Rule:  # a plugin's, with its own settings
+            yield SettingsTable("rule", name, rule)
+    for name, stream in NAMED.items():
+        if isinstance(stream, type):
+            yield SettingsTable("stream", name, stream)
     for name, addition in ADDITIONS.items():
         yield SettingsTable("additions", name, addition)
 

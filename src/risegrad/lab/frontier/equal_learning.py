@@ -16,6 +16,8 @@ from risegrad.common.checks import check_choice
 from risegrad.common.intervals import Interval, interval
 from risegrad.common.optional_imports import need
 from risegrad.lab.frontier.frontier_curves import Curve, RunPoint, SweepSetting, curves, together
+from risegrad.pages.notebook_tables import notebook_paragraph, notebook_table
+from risegrad.pages.page_text import MISSING
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -150,6 +152,15 @@ class Frontier:
         usual = self.reference.name
         return f"At equal learning no method forgets less than {usual} by more than noise."
 
+    def _repr_html_(self) -> str:
+        """For notebooks: the finding, and every method at equal learning."""
+        rows = [
+            [found.method, *map(_shown, (found.level, *_means(found))), found.verdict]
+            for found in self.comparisons
+        ]
+        head = ["method", "New", "Fgt", f"Fgt of {self.reference.name}", "difference", "verdict"]
+        return notebook_paragraph(self.sentence()) + notebook_table(head, rows)
+
     def frame(self) -> DataFrame:
         """One row per method, setting and seed (pandas)."""
         from dataclasses import asdict
@@ -157,6 +168,15 @@ class Frontier:
         pandas = need("pandas", "lab")
         found: DataFrame = pandas.DataFrame([asdict(run) for run in self.runs])
         return found
+
+
+def _means(found: EqualLearning) -> list[float | None]:
+    parts = (found.forgotten, found.of_reference, found.difference)
+    return [None if part is None else part.mean for part in parts]
+
+
+def _shown(value: float | None) -> str:
+    return MISSING if value is None else f"{value:.1f}"
 
 
 def _rank(found: EqualLearning) -> tuple[int, float]:

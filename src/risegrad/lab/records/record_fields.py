@@ -180,6 +180,8 @@ class Run:
     """commit of the source and whether it was changed since; empty where it is no checkout"""
     inputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """what the run read, by name and SHA-256, or hub name and commit"""
+    plugins: Mapping[str, str] = field(default_factory=dict)
+    """the [plugins](guides/plugins.md) that were loaded, by name and version"""
     known_as: str = ""
     """the id with the hub's commits, if they became known during the run"""
 

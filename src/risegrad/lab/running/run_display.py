@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
+from risegrad.common.optional_imports import absent, need
 from risegrad.lab.running.run_progress import fraction, latest
 from risegrad.lab.running.run_schedule import Running, Tally, Watcher
 from risegrad.pages.page_text import visible, visible_lines
@@ -92,6 +93,30 @@ class Live:
         return table
 
 
+class ProgressBar:
+    """A bar of tqdm, which notebooks draw as their own; events go above it."""
+
+    PAUSE = 0.5
+
+    def __init__(self, bar: Any) -> None:
+        self.bar, self.drawn = bar, 0.0
+
+    def say(self, text: str) -> None:
+        """Print a line above the bar."""
+        self.bar.write(visible_lines(text))
+
+    def tick(self, tally: Tally) -> None:
+        """Move the bar, now and then."""
+        over = tally.running.keys() == set() and tally.left == 0
+        if not over and time.monotonic() - self.drawn < self.PAUSE:
+            return
+        self.drawn = time.monotonic()
+        shares = (fraction(latest(one.folder)) for one in tally.running.values())
+        self.bar.total = tally.total
+        self.bar.n = round(tally.total - tally.left + sum(shares), 2)
+        self.bar.refresh()
+
+
 def _cells(one: Running, news: dict[str, Any], share: float) -> list[str]:
     return [
         visible(one.cell.row.label),
@@ -144,6 +169,10 @@ def duration(seconds: float) -> str:
 @contextmanager
 def display(stream: TextIO | None = None) -> Iterator[Watcher]:
     """The display that suits where the output goes."""
+    if stream is None and _in_notebook():
+        with need("tqdm.auto", "lab").tqdm(total=1, unit="run", desc="runs") as bar:
+            yield ProgressBar(bar)
+        return
     stream = stream or sys.stdout
     if not stream.isatty():
         yield Lines(stream)
@@ -156,3 +185,8 @@ def display(stream: TextIO | None = None) -> Iterator[Watcher]:
         return
     with RichLive(console=Console(file=stream), auto_refresh=False) as live:
         yield Live(live)
+
+
+def _in_notebook() -> bool:
+    """Whether a Jupyter kernel shows what we print, and there is something to draw a bar with."""
+    return "ipykernel" in sys.modules and not sys.stdout.isatty() and not absent("tqdm")

@@ -5,12 +5,13 @@ import os
 import shutil
 import time
 import traceback
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from risegrad import plugins
 from risegrad.common.run_inputs import Inputs, Reading, differing, essential, look_at, readings_of
 from risegrad.common.settings import digest
 from risegrad.lab.experiments.machine_paths import without_paths
@@ -19,7 +20,8 @@ from risegrad.lab.records import run_environment
 from risegrad.lab.records.record import SCHEMA, write_record
 from risegrad.lab.running import run_lock, run_processes, workload
 from risegrad.lab.running.run_folder import BROKEN, CHECKPOINTS, ERROR, RECORD, STARTS, State, look
-from risegrad.lab.running.run_progress import Progress, Scalars
+from risegrad.lab.running.run_progress import Progress
+from risegrad.lab.running.run_trackers import TrackedRun, Tracking
 
 DONE, FAILED, ELSEWHERE, UNWRITABLE = "done", "failed", "elsewhere", "unwritable"
 LOST = "lost"
@@ -44,8 +46,11 @@ class RunOrder:
     basis: dict[str, Any]
     folder: str
     workload: str = workload.DEFAULT
-    tensorboard: bool = False
+    track: list[str] = field(default_factory=list)
+    """names of trackers"""
     processes: int = 1
+    plugins: list[dict[str, str]] = field(default_factory=list)
+    """those that the planning process had loaded"""
 
     def plain(self) -> dict[str, Any]:
         """The order as plain data, which a worker reads."""
@@ -53,13 +58,18 @@ class RunOrder:
 
 
 def order_for(
-    cell: RunCell, out: Path, work: str, tensorboard: bool = False, processes: int = 1
+    cell: RunCell,
+    out: Path,
+    work: str,
+    track: Sequence[str] = (),
+    processes: int = 1,
+    wanted: Sequence[dict[str, str]] = (),
 ) -> RunOrder:
-    """The order that a cell becomes."""
+    """The order that a cell becomes; ``wanted`` are the plugins that it needs."""
     return RunOrder(
         cell.id, cell.experiment, cell.row_plain(), cell.seed, cell.settings, cell.config,
         cell.inputs, cell.identity, cell.basis, str((out / cell.folder).absolute()),
-        work, tensorboard, processes,
+        work, list(track), processes, list(wanted),
     )  # fmt: skip
 
 
@@ -138,21 +148,34 @@ def _now() -> str:
 
 def perform(order: RunOrder, first: bool = True) -> tuple[dict[str, Any], dict[str, int]]:
     """The work itself: its result, and the memory it took. Only the ``first`` process reports."""
-    folder, work = Path(order.folder), workload.load(order.workload)
-    scalars = Scalars(folder) if order.tensorboard and first else None
+    folder, work = Path(order.folder), _work(order)
+    tracking = Tracking(order.track if first else (), _tracked(order))
     report: Callable[[dict[str, Any]], None] = (
-        Progress(folder, scalars) if first else lambda news: None
+        Progress(folder, tracking) if first else lambda news: None
     )
     try:
         result = dict(work.perform(work.read_config(order.settings), folder, report))
+        tracking.finish(result.get("metrics", {}))
         return result, run_environment.memory()
     finally:
-        if scalars is not None:
-            scalars.close()
+        tracking.close()
+
+
+def _work(order: RunOrder) -> workload.Workload:
+    """The workload, with the plugins that it may be asked for."""
+    plugins.load_again(order.plugins)
+    return workload.load(order.workload)
+
+
+def _tracked(order: RunOrder) -> TrackedRun:
+    label = str(order.row["label"])
+    return TrackedRun(
+        order.id, order.experiment, label, order.seed, Path(order.folder), order.config
+    )
 
 
 def _readings(order: RunOrder) -> dict[str, Reading]:
-    return readings_of(workload.load(order.workload).read_config(order.settings))
+    return readings_of(_work(order).read_config(order.settings))
 
 
 def _look_at(order: RunOrder, readings: dict[str, Reading]) -> Inputs:
@@ -191,4 +214,5 @@ def _run(
         "seconds": seconds,
         "environment": run_environment.environment(),
         "inputs": inputs,
+        "plugins": {origin.name: origin.version for origin in plugins.loaded()},
     } | ({"known_as": known_as} if known_as != order.id else {})

@@ -24,11 +24,12 @@ def results(cells: Sequence[RunCell], out: Path) -> str:
         except RecordError:
             continue  # failed, or not run
     head = ["", *COLUMNS, "seeds"]
-    body = [[label, *_figures(found), str(len(found))] for label, found in rows.items()]
+    body = [[label, *figures(found), str(len(found))] for label, found in rows.items()]
     return columns([head, *body])
 
 
-def _figures(found: Sequence[Record]) -> list[str]:
+def figures(found: Sequence[Record]) -> list[str]:
+    """Those of one row, over its seeds; one for each of ``COLUMNS``."""
     return [_figure((one.result.metrics for one in found), name) for name in COLUMNS.values()]
 
 

@@ -5,9 +5,12 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from risegrad.common.atomic_files import replacing
+
+if TYPE_CHECKING:
+    from risegrad.lab.running.run_trackers import Tracking
 
 NAME = "progress"
 PAUSE = 0.5  # seconds between two writes
@@ -16,14 +19,14 @@ PAUSE = 0.5  # seconds between two writes
 class Progress:
     """Takes what changed, keeps all of it, and writes it to the run's folder."""
 
-    def __init__(self, folder: Path, scalars: "Scalars | None" = None) -> None:
-        self.path, self.news, self.scalars = folder / NAME, dict[str, Any](), scalars
+    def __init__(self, folder: Path, tracking: "Tracking | None" = None) -> None:
+        self.path, self.news, self.tracking = folder / NAME, dict[str, Any](), tracking
         self.written = 0.0
 
     def __call__(self, news: Mapping[str, Any]) -> None:
         self.news = combined(self.news, news)
-        if self.scalars is not None:
-            self.scalars.add(self.news, news)
+        if self.tracking is not None:
+            self.tracking.add(self.news, news)
         if time.monotonic() - self.written >= PAUSE:
             self.written = time.monotonic()
             self._write()
@@ -75,33 +78,3 @@ def _share(news: Mapping[str, Any], one: str, many: str, first: int, inner: floa
         return (float(news[one]) - first + inner) / max(float(news[many]), 1.0)
     except (TypeError, ValueError, KeyError):
         return 0.0
-
-
-class Scalars:
-    """TensorBoard files in the run's folder: the loss, and the accuracy on all tasks so far."""
-
-    TAGS = ("loss", "union")
-
-    def __init__(self, folder: Path) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        self.writer = SummaryWriter(str(folder / "tensorboard"))
-
-    def add(self, known: Mapping[str, Any], news: Mapping[str, Any]) -> None:
-        """Write the news that TensorBoard can draw."""
-        for tag in self.TAGS:
-            value = news.get(tag)
-            if isinstance(value, int | float):
-                step = int(known.get("task", 0)) if tag == "union" else step_of(known)
-                self.writer.add_scalar(tag, value, step)
-
-    def close(self) -> None:
-        """Write what is left and close the file."""
-        self.writer.close()
-
-
-def step_of(known: Mapping[str, Any]) -> int:
-    """A count that grows along the run and is the same when a resumed one comes by again."""
-    epochs, batches = int(known.get("epochs", 1)), int(known.get("batches", 1))
-    epoch = (int(known.get("task", 1)) - 1) * epochs + int(known.get("epoch", 1)) - 1
-    return epoch * batches + int(known.get("batch", batches))

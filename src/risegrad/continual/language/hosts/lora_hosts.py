@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import Parameter
 
@@ -17,6 +19,7 @@ from risegrad.continual.language.answer_scoring import hits
 from risegrad.continual.language.hosts.host_names import SUMMARIES
 from risegrad.continual.language.language_kit import LanguageKit
 from risegrad.continual.language.lora_layers import folded
+from risegrad.continual.language.peft_files import save_adapter
 from risegrad.continual.language.streams.text_stream_build import TextSplit
 from risegrad.continual.language.streams.text_tasks import PromptForm
 from risegrad.continual.language.text_batches import TextBatch
@@ -104,6 +107,13 @@ class LanguageHost(Host):
             features=kit.features,
             lengths=items.tasks[task].prompts.lengths() if kit.bucket else None,
         )
+
+    def keep(self, folder: Path) -> None:
+        """Also the adapter, as ``PeftModel.from_pretrained`` loads it, and an encoder's head."""
+        super().keep(folder)
+        save_adapter(self.kit.model, folder)
+        if self.kit.classifier is not None:
+            save_file(saved_parameters(self.kit.classifier), folder / "head.safetensors")
 
     def _start(self, task: int) -> None:
         """New adapters, drawn for this task."""

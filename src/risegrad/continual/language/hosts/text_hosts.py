@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from risegrad import plugins
+from risegrad.continual.language.hosts.host_names import SUMMARIES
 from risegrad.continual.language.hosts.label_encoder import LabelEncoder
 from risegrad.continual.language.hosts.lora_hosts import IncLora, LanguageHost, OLora, SeqLora
 
-HOSTS: dict[str, type[LanguageHost]] = {
-    host.name: host for host in (SeqLora, IncLora, OLora, LabelEncoder)
-}
+_ALL: tuple[type[LanguageHost], ...] = (SeqLora, IncLora, OLora, LabelEncoder)
+plugins.HOSTS.bring({host.name: host for host in _ALL}, SUMMARIES)
+HOSTS: Mapping[str, type[LanguageHost]] = plugins.RegisterPart(
+    plugins.HOSTS, lambda host: issubclass(host, LanguageHost)
+)
+"""The hosts in language, those of plugins too."""

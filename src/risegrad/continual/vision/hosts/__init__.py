@@ -1,5 +1,8 @@
 """Hosts: each a small file; ``HOSTS`` lists them by name."""
 
+from collections.abc import Mapping
+
+from risegrad import plugins
 from risegrad.continual.vision.hosts.adapter_classifier import AdapterClassifier
 from risegrad.continual.vision.hosts.aper import Aper
 from risegrad.continual.vision.hosts.ease import Ease
@@ -19,4 +22,7 @@ _ALL: tuple[type[VisionHost], ...] = (
     SimpleCIL,
     FineTune,
 )
-HOSTS: dict[str, type[VisionHost]] = {host.name: host for host in _ALL}
+plugins.HOSTS.bring({host.name: host for host in _ALL}, {h.name: h.summary for h in _ALL})
+HOSTS: Mapping[str, type[VisionHost]] = plugins.RegisterPart(
+    plugins.HOSTS, lambda host: issubclass(host, VisionHost)
+)

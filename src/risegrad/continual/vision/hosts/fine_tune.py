@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from risegrad.common.optional_imports import need
 from risegrad.common.seeds import generator_for
 from risegrad.continual.host import saved_parameters
 from risegrad.continual.session import ParameterGroup, Session
@@ -93,6 +95,16 @@ class FineTune(VisionHost):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.network.load_state_dict(state["network"], strict=False)  # buffers never change
         self.head.load(state["head"])
+
+    def keep(self, folder: Path) -> None:
+        """Also ``model.safetensors``: the network with its head, by timm's names."""
+        super().keep(folder)
+        head = {f"head.{name}": p for name, p in saved_parameters(self.head).items()}
+        whole = {
+            name: t.detach().cpu().contiguous() for name, t in self.network.state_dict().items()
+        }
+        files = need("safetensors.torch", "vision", "loop.keep_weights")
+        files.save_file(whole | head, folder / "model.safetensors")
 
     def _new_head(self) -> Head:
         head = Head("linear", self.kit.width)

@@ -28,7 +28,11 @@ from risegrad.continual.vision.streams.image_hub import hub
 from risegrad.continual.vision.streams.image_picks import by_class
 from risegrad.continual.vision.streams.image_sessions import image_sessions
 from risegrad.continual.vision.streams.image_split import ImageSplit
-from risegrad.continual.vision.streams.image_stream_settings import VARIANTS, ImageStreamSettings
+from risegrad.continual.vision.streams.image_stream_settings import (
+    VARIANTS,
+    ImageStreamSettings,
+    OwnImageStream,
+)
 from risegrad.continual.vision.streams.image_views import View
 from risegrad.continual.vision.streams.images import BrokenImage, Images, ImageSource
 from risegrad.continual.vision.streams.named_streams import departures
@@ -43,6 +47,8 @@ def build_stream(settings: ImageStreamSettings) -> Stream[ImageSplit]:
     """
     if settings.source == "sessions":
         return _of_sessions(settings)
+    if isinstance(settings, OwnImageStream) and (whole := settings.build()) is not None:
+        return whole
     source = open_source(settings)
     order = _order(settings, len(source.train.class_names))
     parts = _parts(settings, source, order)
@@ -141,6 +147,8 @@ def _task(
 
 def open_source(settings: ImageStreamSettings) -> ImageSource:
     """The images that the settings point at."""
+    if isinstance(settings, OwnImageStream):
+        return settings.open()
     path = _place(settings)
     match settings.source:
         case "cifar100":
@@ -165,6 +173,8 @@ def _place(settings: ImageStreamSettings) -> Path:
 
 def images_of(settings: ImageStreamSettings) -> Reading | None:
     """What ``open_source`` reads; None where the images come with a library."""
+    if isinstance(settings, OwnImageStream):
+        return settings.reads()
     match settings.source:
         case "cifar100":  # torchvision refuses files with other checksums
             return Known("CIFAR-100 of torchvision", settings.data)

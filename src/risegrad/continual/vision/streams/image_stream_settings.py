@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from risegrad.common.declared_fields import (
     Checked,
@@ -13,11 +14,20 @@ from risegrad.common.declared_fields import (
     Seed32,
     Share,
 )
+from risegrad.common.run_inputs import Local, Reading
 from risegrad.common.settings import APART
 from risegrad.continual.vision.streams.class_order import PUBLISHED_SEED
 
+if TYPE_CHECKING:
+    from risegrad.continual.stream import Stream
+    from risegrad.continual.vision.streams.image_split import ImageSplit
+    from risegrad.continual.vision.streams.images import ImageSource
+
 VARIANTS = {"turns": "turned", "permutations": "permuted", "noises": "noisy"}
 """The settings that list the domains of a stream, and what their images are."""
+
+OWN = "own"
+"""The source of a plugin's stream."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +115,7 @@ class ImageStreamSettings(Checked):
         super().__post_init__()
         if not self.name:
             raise ValueError('name must not be empty, got ""')
-        if self.source != "digits" and not self.data:
+        if self.source not in ("digits", OWN) and not self.data:
             raise ValueError(
                 f'data must say where the images of source="{self.source}" are, got "{self.data}"'
             )
@@ -152,3 +162,26 @@ class ImageStreamSettings(Checked):
             if not fits or (kind is tuple and any(type(number) is not int for number in value)):
                 wanted = "tuple of int" if kind is tuple else kind.__name__
                 raise ValueError(f"{one.name} must be a {wanted}, got {value!r}")
+
+
+@dataclass(frozen=True)
+class OwnImageStream(ImageStreamSettings, ABC):
+    """A plugin's stream: a subclass has a ``name``, a ``summary`` and its own settings as fields.
+
+    It gives the images; classes, sessions, splits and views are made as for every other source.
+    """
+
+    summary: ClassVar[str]
+    source: Literal["own"] = "own"  # type: ignore[assignment]
+
+    @abstractmethod
+    def open(self) -> ImageSource:
+        """All images of the stream, for training and for testing."""
+
+    def build(self) -> Stream[ImageSplit] | None:
+        """The whole stream, where the tasks are not to be cut as ours are; None: as ours are."""
+        return None
+
+    def reads(self) -> Reading | None:
+        """What is read: part of a run's identity. None where everything is made by the code."""
+        return Local(self.data) if self.data else None

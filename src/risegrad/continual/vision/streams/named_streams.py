@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from risegrad import plugins
 from risegrad.common.checks import check_choice
+from risegrad.common.settings import as_plain, read
 from risegrad.continual.vision.streams.image_stream_settings import ImageStreamSettings
 
 _CIFAR100 = ImageStreamSettings(source="cifar100", data="data")
 _IMAGENET_R = ImageStreamSettings(source="folder", data="data/imagenet-r")
 
-NAMED: dict[str, ImageStreamSettings] = {
+_NAMED: dict[str, ImageStreamSettings] = {
     settings.name: settings
     for settings in (
         replace(_CIFAR100, name="cifar100-inc5", increment=5),
@@ -41,7 +44,6 @@ NAMED: dict[str, ImageStreamSettings] = {
         ),
     )
 }
-"""The settings of every named stream."""
 
 DESCRIPTIONS: dict[str, str] = {
     "cifar100-inc5": "CIFAR-100, 20 sessions of 5 classes",
@@ -52,7 +54,17 @@ DESCRIPTIONS: dict[str, str] = {
     "digits": "scikit-learn's digits, 4 sessions of 4, 2, 2 and 2 classes, no download",
     "turned-digits": "scikit-learn's digits turned by 0, 45, 90 and 135 degrees, no download",
 }
-"""One line for every named stream."""
+"""One line for every named stream of ours."""
+
+plugins.STREAMS.bring(_NAMED, DESCRIPTIONS)
+NAMED: Mapping[str, ImageStreamSettings | type[ImageStreamSettings]] = plugins.RegisterPart(
+    plugins.STREAMS, lambda found: issubclass(_class(found), ImageStreamSettings)
+)
+"""The named streams: settings, or of a plugin the class of its own settings."""
+
+
+def _class(found: Any) -> type:
+    return found if isinstance(found, type) else type(found)
 
 
 def named_stream(name: str, **changes: Any) -> ImageStreamSettings:
@@ -62,7 +74,20 @@ def named_stream(name: str, **changes: Any) -> ImageStreamSettings:
     10
     """
     check_choice("stream", name, NAMED)
-    return replace(NAMED[name], **changes)
+    known = NAMED[name]
+    return known(**changes) if isinstance(known, type) else replace(known, **changes)
+
+
+def read_stream(table: Mapping[str, Any]) -> ImageStreamSettings:
+    """Settings from a plain table; ``name`` may name a stream whose settings are changed."""
+    name = str(table.get("name", "custom"))
+    known = NAMED.get(name)
+    if isinstance(known, type):
+        return read(known, table, "stream")
+    if known is None and "source" not in table:
+        check_choice("stream.name", name, NAMED)
+    preset = {} if known is None else as_plain(known)
+    return read(ImageStreamSettings, {**preset, **table}, "stream")
 
 
 def departures(settings: ImageStreamSettings) -> tuple[str, ...]:
@@ -70,9 +95,10 @@ def departures(settings: ImageStreamSettings) -> tuple[str, ...]:
 
     Where the data lies is no difference.
     """
-    if settings.name not in NAMED:
+    preset = NAMED.get(settings.name)
+    if not isinstance(preset, ImageStreamSettings):
         return ()
-    preset, place = NAMED[settings.name], {"data", "download", "image_column", "label_column"}
+    place = {"data", "download", "image_column", "label_column"}
     changed = [
         f"{field}={getattr(settings, field)!r}"
         for field in type(settings).__dataclass_fields__

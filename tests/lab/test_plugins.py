@@ -1,0 +1,294 @@
+"""Plugins: by file, by module and installed; in workers, in several processes and on Ray."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import risegrad
+
+from .plugin_guide import PYTHON, write_guide
+
+FILES = [word for name in PYTHON for word in ("--plugin", name)]
+SOURCE = Path(risegrad.__file__).parents[1]
+
+PROJECT = """
+[build-system]
+requires = ["setuptools"]
+build-backend = "setuptools.build_meta"
+[project]
+name = "stripes-plugin"
+version = "1.2.3"
+[project.entry-points."risegrad.plugins"]
+stripes = "stripes_plugin"
+[tool.setuptools]
+packages = ["stripes_plugin"]
+"""
+
+
+def rise(folder: Path, *words: object, path: tuple[Path, ...] = ()) -> tuple[int, str]:
+    places = os.pathsep.join(map(str, (*path, SOURCE)))
+    done = subprocess.run(
+        [sys.executable, "-m", "risegrad.cli", *map(str, words)],
+        cwd=folder, env=os.environ | {"PYTHONPATH": places, "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr
+
+
+def records(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in sorted(out.rglob("record.json"))]
+
+
+@pytest.fixture
+def guide(tmp_path: Path) -> Path:
+    write_guide(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def installed(tmp_path: Path, guide: Path) -> Path:
+    """The guide's modules as a real package, installed by pip into a folder of its own."""
+    source, target = tmp_path / "source", tmp_path / "target"
+    (source / "stripes_plugin").mkdir(parents=True)
+    (source / "pyproject.toml").write_text(PROJECT)
+    for name in PYTHON:
+        (guide / name).rename(source / "stripes_plugin" / name)
+    lines = [
+        f"from stripes_plugin import {Path(name).stem} as {Path(name).stem}" for name in PYTHON
+    ]
+    (source / "stripes_plugin" / "__init__.py").write_text("\n".join(lines))
+    options = ["--no-deps", "--no-build-isolation", "--no-index", "-q", "--target", str(target)]
+    command = [sys.executable, "-m", "pip", "install", *options, str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+def test_the_guide_runs_as_it_stands(guide: Path) -> None:
+    code, text = rise(guide, "run", "mine.toml", *FILES, "--seeds", 0, "--out", "out")
+    assert code == 0, text
+    assert "2 of 2 runs done" in text
+    found = records(guide / "out")
+    assert {one["row"]["label"] for one in found} == {"FO", "cut at 2.0"}
+    for one in found:
+        assert set(one["run"]["plugins"]) == {"my_host", "my_rule", "my_stream"}
+        assert all(v.startswith("sha256:") for v in one["run"]["plugins"].values())
+        new = one["result"]["metrics"]["plasticity"]
+        assert new > 50, "it learned more than which two classes are the new ones"
+    assert one["config"]["rule"]["times"] == 2.0
+    results = {one["row"]["label"]: one["result"]["losses"] for one in found}
+    assert results["FO"] != results["cut at 2.0"], "the rule did something"
+    code, text = rise(guide, "report", "out", *FILES, "--out", "page.html")
+    assert (code, "cut at 2.0" in text) == (0, True), text
+
+
+def test_an_installed_package_is_there_without_a_word(installed: Path, tmp_path: Path) -> None:
+    code, text = rise(tmp_path, "list", path=(installed,))
+    assert code == 0, text
+    for name in ("probe", "cut", "stripes"):
+        assert any(
+            line.split()[:1] == [name] and line.endswith("[stripes-plugin 1.2.3]")
+            for line in text.splitlines()
+        ), text
+    code, text = rise(tmp_path, "list", "settings", "rule", path=(installed,))
+    assert (code, "times: a finite number > 0 (default 3.0)" in text) == (0, True), text
+    code, text = rise(tmp_path, "show", "mine.toml", path=(installed,))
+    assert (code, "4 new" in text) == (0, True), text
+    words = ("run", "mine.toml", "--seeds", "0", "--out", "out", "--processes", "2")
+    code, text = rise(tmp_path, *words, path=(installed,))
+    assert code == 0, text
+    assert [one["run"]["plugins"] for one in records(tmp_path / "out")] == [
+        {"stripes-plugin": "1.2.3"}
+    ] * 2
+
+
+@pytest.mark.slow
+def test_plugins_on_ray(installed: Path, guide: Path) -> None:
+    pytest.importorskip("ray")
+    words = ("run", "mine.toml", "--seeds", "0", "--engine", "ray", "--workers", "1")
+    code, text = rise(guide, *words, "--out", "ray", path=(installed,))
+    assert code == 0, text
+    code, text = rise(guide, *words, "--engine", "local", "--out", "local", path=(installed,))
+    assert code == 0, text
+    ours, theirs = (records(guide / out) for out in ("ray", "local"))
+    assert [one["result"] for one in ours] == [one["result"] for one in theirs]
+    assert ours[0]["run"]["plugins"] == {"stripes-plugin": "1.2.3"}
+
+
+@pytest.mark.slow
+def test_files_on_ray(guide: Path) -> None:
+    pytest.importorskip("ray")
+    words = ("run", "mine.toml", "--seeds", "0", "--engine", "ray", "--workers", "1")
+    code, text = rise(guide, *words, *FILES, "--out", "ray")
+    assert code == 0, text
+    assert set(records(guide / "ray")[0]["run"]["plugins"]) == {"my_host", "my_rule", "my_stream"}
+
+
+HOST = """
+from risegrad import plugins
+from risegrad.continual.vision.hosts.simple_cil import SimpleCIL
+
+@plugins.host
+class Mine(SimpleCIL):
+    name = "{name}"
+    summary = "a copy"
+"""
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        (
+            {"one.py": HOST.format(name="ease")},
+            ["plugin one sha256:", "host 'ease' comes from two places, risegrad and one sha256:"],
+        ),
+        (
+            {"one.py": HOST.format(name="mine"), "two.py": HOST.format(name="mine")},
+            ["host 'mine' comes from two places, one sha256:", "and two sha256:", "another name"],
+        ),
+        (
+            {"one.py": HOST.format(name="")},
+            ["a host needs a name and a summary, got no name"],
+        ),
+        (
+            {"one.py": "import no_such_module"},
+            ["plugin one sha256:", "cannot be loaded: No module named 'no_such_module'"],
+        ),
+        (
+            {"below/json.py": ""},
+            [
+                "plugin 'below/json.py' has the name of another module, 'json' in ",
+                "rename the file",
+            ],
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_plugin_is_said(
+    files: dict[str, str], words: list[str], tmp_path: Path
+) -> None:
+    options = []
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+        options += ["--plugin", name]
+    code, text = rise(tmp_path, "list", "hosts", *options)
+    assert code == 2, text
+    for word in words:
+        assert word in text
+    assert "Traceback" not in text
+
+
+@pytest.mark.parametrize("name", ["nowhere.py", "no.such.module"])
+def test_a_plugin_that_is_not_there(name: str, tmp_path: Path) -> None:
+    code, text = rise(tmp_path, "list", "hosts", "--plugin", name)
+    assert code == 2
+    assert f"plugin must be a module or a .py file, there is no {name!r}" in text
+
+
+def test_a_plugin_that_changed_meanwhile_fails_the_run(guide: Path) -> None:
+    """A worker that would do something else than was planned says so."""
+    code = f"""
+import sys; sys.path[:0] = [{str(guide)!r}]
+from risegrad import plugins
+plugins.load(["my_rule"])
+wanted = plugins.ordered()
+wanted[0]["version"] = "sha256:000000000000"
+try:
+    plugins.load_again(wanted)
+except RuntimeError as error:
+    print(error)
+try:
+    plugins.load_again([{{"name": "gone", "version": "2", "module": "gone", "folder": ""}}])
+except RuntimeError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=guide, capture_output=True, text=True, check=True,
+        env=os.environ | {"PYTHONPATH": str(SOURCE)},
+    )  # fmt: skip
+    changed, gone = done.stdout.splitlines()
+    assert "plugin my_rule is sha256:" in changed
+    assert "was sha256:000000000000 where the run was planned" in changed
+    assert gone == "plugin gone 2 is not installed here, where the run happens"
+
+
+def test_what_is_registered_in_main_cannot_reach_workers(tmp_path: Path) -> None:
+    code = HOST.format(name="mine") + "\nplugins.ordered()\n"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False,
+        env=os.environ | {"PYTHONPATH": str(SOURCE)},
+    )  # fmt: skip
+    assert "registered in __main__, which worker processes cannot import: put it" in done.stderr
+
+
+OTHERS = """
+from dataclasses import dataclass
+from typing import ClassVar
+import torch
+from torch import nn
+from risegrad import plugins
+from risegrad.continual.additions import AdditionSettings
+from risegrad.continual.additions.addition import Addition
+from risegrad.continual.vision.small_network import FeatureModel
+from risegrad.lab.running.run_trackers import Tracker
+
+class Conv(FeatureModel):
+    num_features = 18
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 2, 3)
+    def forward(self, images):
+        return torch.relu(self.conv(images))[:, :, ::2, ::2].flatten(1)
+
+@plugins.model("conv", summary="one convolution")
+def conv(settings, image_size, seed):
+    return Conv()
+
+class Halving(Addition):
+    name = "halving"
+    needs_past = False
+    def adjust(self, training, again):
+        for parameter in training.exact_parameters.values():
+            parameter.grad.mul_(0.5)
+
+@plugins.addition
+@dataclass(frozen=True)
+class HalvingSettings(AdditionSettings):
+    name: str = "halving"
+    summary: ClassVar[str] = "half of every gradient"
+    def make(self, seed):
+        return Halving()
+
+@plugins.tracker
+class Noting(Tracker):
+    name = "noting"
+    summary = "one line of text per number"
+    def log(self, values, step, task):
+        with (self.run.folder / "noted.txt").open("a") as stream:
+            print(self.run.title, step, *values, file=stream)
+    def finish(self, metrics):
+        (self.run.folder / "metrics.txt").write_text(" ".join(metrics))
+"""
+
+
+def test_models_additions_and_trackers_too(guide: Path) -> None:
+    (guide / "others.py").write_text(OTHERS)
+    plugins = [*FILES, "--plugin", "others.py"]
+    code, text = rise(guide, "list", *plugins)
+    assert code == 0, text
+    for summary in ("one convolution", "half of every gradient", "one line of text per number"):
+        assert f"{summary} [others sha256:" in text, text
+    changes = ["--set", "model.name=conv", "--set", "additions=[{name='halving'}]"]
+    words = ["run", "mine.toml", *plugins, *changes, "--only", "FO", "--seeds", "0"]
+    code, text = rise(guide, *words, "--track", "noting", "--out", "out")
+    assert code == 0, text
+    (record,) = records(guide / "out")
+    assert record["config"]["model"]["name"] == "conv"
+    (noted,) = (guide / "out").rglob("noted.txt")
+    assert "FO seed 0" in noted.read_text()
+    assert "last" in noted.with_name("metrics.txt").read_text()
