@@ -35,7 +35,7 @@ class UnscoredLearner(Learner):
 
 
 @dataclass
-class RunPoint:
+class ReachedPoint:
     """A host that has learned the tasks before ``task`` (from 0) as its run would."""
 
     settings: Any
@@ -51,7 +51,7 @@ class RunPoint:
     @staticmethod
     def reach(
         settings: Any, task: int, run: Path | None, own: Path, report: Report = silent
-    ) -> RunPoint:
+    ) -> ReachedPoint:
         """Session ``task`` (from 1; 0: where the run is) of the run in the folder ``run``.
 
         What of the earlier tasks the run's checkpoint does not have is learned, with checkpoints
@@ -82,7 +82,7 @@ class RunPoint:
         learner.run()
         within = state["within"] if state and done == wanted and "within" in state else None
         state_now = state_of(host, additions)
-        return RunPoint(settings, host, devices, additions, wanted, state_now, within)
+        return ReachedPoint(settings, host, devices, additions, wanted, state_now, within)
 
     @property
     def tasks(self) -> int:
