@@ -16,6 +16,7 @@ from torch import Tensor
 
 from risegrad.continual.devices import Devices
 from risegrad.continual.host import Score
+from risegrad.continual.run_memory import made_additions
 from risegrad.continual.runs import make_host
 from risegrad.continual.session_training import SessionTraining
 from risegrad.continual.training_budget import TrainingBudget
@@ -23,7 +24,7 @@ from risegrad.curvature.estimates.product_budget import ProductBudget
 from risegrad.curvature.operators.objective import Objective
 from risegrad.curvature.operators.products import Kind
 from risegrad.foresight.foresight_settings import DiagnosisSettings
-from risegrad.foresight.reached_point import ReachedPoint, additions_of, state_of
+from risegrad.foresight.reached_point import ReachedPoint, state_of
 from risegrad.foresight.row_steps import ExperimentRow, first_steps
 from risegrad.foresight.session_diagnosis import problem_at
 from risegrad.foresight.session_problem import SessionProblem
@@ -68,7 +69,7 @@ def start(settings: Any) -> ReachedPoint:
     """The start of a stream; runs that are ``comparable`` and have one seed may share it."""
     devices = Devices(settings.loop.precision, settings.loop.device)
     host: Any = make_host(settings, devices)
-    additions = additions_of(settings)
+    additions = made_additions(settings)
     return ReachedPoint(settings, host, devices, additions, 0, state_of(host, additions))
 
 

@@ -113,7 +113,8 @@ class Study:
         if self._start is not None:
             own, point = self._start
             if (
-                comparable(own, settings)
+                comparable(settings, own)
+                and comparable(own, settings)
                 and own.seed == settings.seed
                 and own.loop == settings.loop
             ):
