@@ -8,9 +8,9 @@ from statistics import median
 
 import torch
 
+from risegrad.continual.additions.run_memory import made_additions
 from risegrad.continual.devices import Devices
 from risegrad.continual.host import Host
-from risegrad.continual.run_memory import made_additions
 from risegrad.continual.session import silent
 from risegrad.continual.session_training import SessionTraining
 from risegrad.continual.stream_learning import RunSettings

@@ -339,7 +339,7 @@ def _check_remembered(session: Session, additions: Sequence[Addition]) -> None:
     if informed and not any(addition.remembers for addition in additions):
         raise ValueError(
             f"rule {informed[0].rule.name!r} of group {informed[0].name!r} needs the run's memory "
-            "among the additions: see made_additions in risegrad.continual.run_memory"
+            "among the additions: see made_additions in risegrad.continual.additions.run_memory"
         )
 
 

@@ -20,10 +20,10 @@ from risegrad.common.run_inputs import Reading, look_at
 from risegrad.common.settings import digest, essence, without
 from risegrad.continual.additions.addition import Addition
 from risegrad.continual.additions.composition import check_composition
+from risegrad.continual.additions.run_memory import LearningSettings, RunMemory, made_additions
 from risegrad.continual.devices import Devices
 from risegrad.continual.host import Host, Score
 from risegrad.continual.run_checkpoints import Checkpoints, Origin
-from risegrad.continual.run_memory import LearningSettings, RunMemory, made_additions
 from risegrad.continual.session import Report, Session, silent
 from risegrad.continual.session_training import Loop, SessionTraining
 

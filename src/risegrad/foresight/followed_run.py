@@ -14,9 +14,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from risegrad.continual.additions.run_memory import made_additions
 from risegrad.continual.devices import Devices
 from risegrad.continual.host import Score
-from risegrad.continual.run_memory import made_additions
 from risegrad.continual.runs import make_host
 from risegrad.continual.session_training import SessionTraining
 from risegrad.continual.training_budget import TrainingBudget

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from risegrad.continual.additions.addition import Addition
+from risegrad.continual.additions.run_memory import RunMemory, made_additions
 from risegrad.continual.devices import Devices
 from risegrad.continual.host import Host
 from risegrad.continual.run_checkpoints import Checkpoints
-from risegrad.continual.run_memory import RunMemory, made_additions
 from risegrad.continual.runs import make_host
 from risegrad.continual.session import Report, silent
 from risegrad.continual.session_training import SessionTraining

@@ -8,7 +8,7 @@ import torch
 from continual.additions.test_runs import Killed, killer, quiet
 from risegrad.continual.additions.kron_anchor import KronAnchorSettings
 from risegrad.continual.additions.retract import InterpolateSettings, RetractSettings
-from risegrad.continual.run_memory import (
+from risegrad.continual.additions.run_memory import (
     MemorySettings,
     RunMemory,
     anchor_in,

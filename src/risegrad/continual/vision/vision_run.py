@@ -11,8 +11,8 @@ from risegrad.common.checks import check_choice
 from risegrad.common.run_inputs import Reading
 from risegrad.common.settings import as_plain
 from risegrad.continual import metrics
+from risegrad.continual.additions.run_memory import MemorySettings
 from risegrad.continual.devices import Devices
-from risegrad.continual.run_memory import MemorySettings
 from risegrad.continual.run_needs import (
     Known,
     checkpoint_bytes,
