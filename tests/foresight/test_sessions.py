@@ -18,8 +18,8 @@ from risegrad.foresight.followed_run import END, follow, start
 from risegrad.foresight.foresight_agreement import AT_A_TIME, RESAMPLES, ranked
 from risegrad.foresight.foresight_settings import DiagnosisSettings, read_sections
 from risegrad.foresight.local_agreement import rank_correlation
+from risegrad.foresight.reached_point import ReachedPoint, comparable
 from risegrad.foresight.row_steps import ExperimentRow, first_steps
-from risegrad.foresight.run_point import RunPoint, comparable
 from risegrad.foresight.session_diagnosis import diagnose_session, problem_at
 
 HOW = DiagnosisSettings(
@@ -40,7 +40,7 @@ def plain():
 
 @pytest.fixture
 def point(plain, tmp_path):
-    return RunPoint.reach(plain, 2, None, tmp_path)
+    return ReachedPoint.reach(plain, 2, None, tmp_path)
 
 
 def test_the_point_is_where_the_run_would_be(plain, point, tmp_path):
@@ -54,11 +54,9 @@ def test_the_point_is_where_the_run_would_be(plain, point, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         perform(plain, folder, stop)
     state = Checkpoints(folder / "checkpoints", origin_of(plain)).latest()
-    for part, values in state["between"]["host"].items():
-        for name, value in values.items():
-            assert torch.equal(point.state["host"][part][name], value), name
+    torch.testing.assert_close(point.state["host"], state["between"]["host"], rtol=0, atol=0)
     # And a run that has a checkpoint is taken where it is, without learning anything again.
-    again = RunPoint.reach(plain, 0, folder, tmp_path / "own", lambda news: pytest.fail(news))
+    again = ReachedPoint.reach(plain, 0, folder, tmp_path / "own", lambda news: pytest.fail(news))
     assert again.task == 1
     for name, value in point.state["host"]["adapters"].items():
         assert torch.equal(again.state["host"]["adapters"][name], value)
@@ -77,7 +75,7 @@ def test_inside_a_session(plain, tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         perform(two, folder, stop)
-    point = RunPoint.reach(two, 0, folder, tmp_path / "own")
+    point = ReachedPoint.reach(two, 0, folder, tmp_path / "own")
     assert point.task == 1
     assert point.within is not None
     training = point.training()
@@ -153,7 +151,7 @@ def test_steps_leave_the_point_as_it_was(tmp_path):
         "model": {"name": "mlp", "pretrained": False, "width": 8, "depth": 1},
         "head": {"epochs": 1}, "adapter": {"epochs": 1},
     })  # fmt: skip
-    point = RunPoint.reach(run, 2, None, tmp_path)
+    point = ReachedPoint.reach(run, 2, None, tmp_path)
     before = json.dumps({k: v.tolist() for k, v in point.state["host"]["head"].items()})
     first_steps(point, problem_at(point, [], HOW).space, ExperimentRow("FO", run), 2, seed=0)
     assert json.dumps({k: v.tolist() for k, v in point.state["host"]["head"].items()}) == before
@@ -190,7 +188,7 @@ def test_what_can_share_a_point(plain):
 )
 def test_bad_tasks(plain, tmp_path, task, message):
     with pytest.raises(ValueError, match=message):
-        RunPoint.reach(plain, task, None, tmp_path)
+        ReachedPoint.reach(plain, task, None, tmp_path)
 
 
 def test_a_followed_run_is_the_run(plain, tmp_path):
@@ -231,7 +229,7 @@ def test_a_language_session(tmp_path):
         "host": {"name": "seq-lora"}, "rule": {"name": "rise", "chunk": 8},
         "loop": {"batch": 6, "device": "cpu"},
     })  # fmt: skip
-    point = RunPoint.reach(run, 2, None, tmp_path / "own")
+    point = ReachedPoint.reach(run, 2, None, tmp_path / "own")
     problem = problem_at(point, [], HOW)
     batch = problem.reader.batch(problem.kept.batches[0])
     problem.training.session.module.eval()

@@ -1,4 +1,4 @@
-"""The README's first snippet learns: it is run as it stands there, on digits."""
+"""The README's snippets learn, and the informed one keeps: run as they stand there, on digits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from integrations.old_and_new import NEW, batches, knowing, percent
+import risegrad
+from integrations.old_and_new import NEW, OLD, batches, knowing, percent
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -30,14 +31,44 @@ class WithLoss(nn.Module):
         return SimpleNamespace(loss=cross_entropy(self.net(batch[0]), batch[1]))
 
 
-def test_the_first_snippet_learns(capsys: pytest.CaptureFixture[str]) -> None:
+LOOP = """
+for inputs, labels in loader:
+    optimizer.zero_grad()
+    cross_entropy(model(inputs), labels).backward()
+    optimizer.step()
+"""
+
+
+def snippets() -> list[str]:
     text = README.read_text(encoding="utf-8")
-    snippet = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[0]
-    if "keep=" not in snippet:
-        pytest.skip("the README's first snippet does not use keep= yet")
+    return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def run(code: str, model: nn.Module, **given: Any) -> dict[str, Any]:
+    names = {"torch": torch, "risegrad": risegrad, "model": model, "cross_entropy": cross_entropy}
+    exec(compile(code, "README.md", "exec"), names | given)
+    return names
+
+
+def test_rise_learns(capsys: pytest.CaptureFixture[str]) -> None:
+    (snippet,) = (code for code in snippets() if "Rise(" in code)
     model = WithLoss()
     assert percent(model, NEW) < 20
-    loader = batches(NEW, False) * 40
-    exec(compile(snippet, "README.md", "exec"), {"torch": torch, "model": model, "loader": loader})
+    run(snippet, model, loader=batches(NEW, False) * 40)
     assert "mean factor" in capsys.readouterr().out
     assert percent(model, NEW) > 70
+
+
+def test_informed_learns_and_keeps() -> None:
+    """Beside plain training of the same steps."""
+    (snippet,) = (code for code in snippets() if "Informed(" in code)
+    ends = {}
+    for name, code in {"plain": LOOP, "informed": snippet.replace("...  #", LOOP + "#")}.items():
+        model = knowing()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+        old, new = batches(OLD, False), batches(NEW, False)
+        given = {"optimizer": optimizer, "loader": new * 40, "old_batches": old, "new_batches": new}
+        run(code, model, **given)
+        ends[name] = percent(model, OLD), percent(model, NEW)
+    assert ends["informed"][1] > 80
+    assert ends["informed"][0] > ends["plain"][0] + 10

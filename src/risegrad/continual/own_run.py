@@ -11,10 +11,10 @@ from typing import Any, Literal
 from risegrad.common.declared_fields import Checked
 from risegrad.common.run_inputs import Local, Reading
 from risegrad.continual import metrics, run_pace
+from risegrad.continual.additions.run_memory import MemorySettings
 from risegrad.continual.devices import Devices
 from risegrad.continual.own_host import OwnHost
 from risegrad.continual.own_problem import GIVEN, made, maker
-from risegrad.continual.run_memory import MemorySettings
 from risegrad.continual.run_needs import Known, complaint
 from risegrad.continual.run_results import result
 from risegrad.continual.runs import read_run

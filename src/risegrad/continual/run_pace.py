@@ -8,6 +8,7 @@ from statistics import median
 
 import torch
 
+from risegrad.continual.additions.run_memory import made_additions
 from risegrad.continual.devices import Devices
 from risegrad.continual.host import Host
 from risegrad.continual.session import silent
@@ -39,6 +40,6 @@ def step(host: Host, settings: RunSettings, devices: Devices) -> float:
     session = host.begin(0)
     if session is None:
         return 0.0
-    additions = [addition.make(settings.seed) for addition in settings.additions]
+    additions = made_additions(settings)
     training = SessionTraining(session, settings.loop, devices, additions, settings.seed)
     return per_example(lambda: training.epoch(0, silent), session.examples, devices)

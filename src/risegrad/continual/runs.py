@@ -11,9 +11,9 @@ from risegrad.common.checks import check_choice
 from risegrad.common.optional_imports import explained
 from risegrad.common.settings import Unused, read
 from risegrad.continual.additions import check_composition, read_additions
+from risegrad.continual.additions.run_memory import RunMemory, made_additions
 from risegrad.continual.devices import Devices
 from risegrad.continual.host import Host
-from risegrad.continual.run_memory import RunMemory, made_additions
 from risegrad.continual.session import Report
 from risegrad.continual.stream_learning import RunSettings
 from risegrad.continual.training_budget import TrainingBudget

@@ -109,6 +109,7 @@ class SessionTraining:
             self.optimizers[group.name] = optimizer
         for addition in additions:
             addition.begin(self)
+        _check_remembered(session, additions)
         self._active: tuple[ParameterGroup, ...] = session.groups
 
     def epoch(self, epoch: int, report: Report) -> float:
@@ -332,6 +333,16 @@ def _check_zeroth_order(session: Session) -> None:
             "the rule zo needs a model in float32, because a difference of two losses does not "
             f"survive half precision: {half[0]} is {half[1].dtype}; call .float() on the model "
             "before its host begins"
+        )
+
+
+def _check_remembered(session: Session, additions: Sequence[Addition]) -> None:
+    """An informed rule without a memory would train plainly, and nobody would notice."""
+    informed = [group for group in session.groups if group.rule.informed]
+    if informed and not any(addition.remembers for addition in additions):
+        raise ValueError(
+            f"rule {informed[0].rule.name!r} of group {informed[0].name!r} needs the run's memory "
+            "among the additions: see made_additions in risegrad.continual.additions.run_memory"
         )
 
 

@@ -20,10 +20,10 @@ from risegrad.common.run_inputs import Reading, look_at
 from risegrad.common.settings import digest, essence, without
 from risegrad.continual.additions.addition import Addition
 from risegrad.continual.additions.composition import check_composition
+from risegrad.continual.additions.run_memory import LearningSettings, RunMemory, made_additions
 from risegrad.continual.devices import Devices
 from risegrad.continual.host import Host, Score
 from risegrad.continual.run_checkpoints import Checkpoints, Origin
-from risegrad.continual.run_memory import LearningSettings, RunMemory, made_additions
 from risegrad.continual.session import Report, Session, silent
 from risegrad.continual.session_training import Loop, SessionTraining
 
@@ -101,9 +101,9 @@ class Learner:
         for task in range(self.host.known):
             self.report({"task": task + 1, "tasks": self.tasks})
             started = time.perf_counter()
-            session = self.host.begin(task)
+            session = begin_session(self.host, task, self.loop)
             if session is not None:
-                self._train(session.of_no_epochs(), {}, None)
+                self._train(session, {}, None)
             self.host.finish(task)
             self.history.seconds["train"].append(time.perf_counter() - started)
             self.history.seconds["score"].append(0.0)
@@ -122,7 +122,7 @@ class Learner:
         self.report({"task": task + 1, "tasks": self.tasks})
         before = self._between()
         started = time.perf_counter()
-        session = self._begin(task)
+        session = begin_session(self.host, task, self.loop)
         spent = 0.0
         if session is not None:
             spent = self._train(session, before, resumed)
@@ -134,13 +134,6 @@ class Learner:
         self.history.seconds["train"].append(spent + trained - started)
         self.history.seconds["score"].append(time.perf_counter() - trained)
         self._save({"between": self._between()})
-
-    def _begin(self, task: int) -> Session | None:
-        session = self.host.begin(task)
-        first = self.loop.first
-        if session is None or task > 0 or not (first.epochs and session.epochs):
-            return session
-        return session.taught(first)
 
     def _train(
         self, session: Session, before: dict[str, Any], resumed: dict[str, Any] | None
@@ -229,6 +222,19 @@ class Learner:
             trainable=between["trainable"],
             seconds=between["seconds"],
         )
+
+
+def begin_session(host: Host, task: int, loop: Loop) -> Session | None:
+    """The session of a task as a run begins it: known tasks take no step, the first has a budget
+    of its own where ``loop.first`` says so."""
+    session = host.begin(task)
+    if session is None:
+        return None
+    if task < host.known:
+        return session.of_no_epochs()
+    if task == 0 and loop.first.epochs and session.epochs:
+        return session.taught(loop.first)
+    return session
 
 
 def _counts(scores: dict[str, list[Score]]) -> dict[str, list[tuple[int, int]]]:

@@ -14,6 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from risegrad.continual.additions.run_memory import made_additions
 from risegrad.continual.devices import Devices
 from risegrad.continual.host import Score
 from risegrad.continual.runs import make_host
@@ -23,8 +24,8 @@ from risegrad.curvature.estimates.product_budget import ProductBudget
 from risegrad.curvature.operators.objective import Objective
 from risegrad.curvature.operators.products import Kind
 from risegrad.foresight.foresight_settings import DiagnosisSettings
+from risegrad.foresight.reached_point import ReachedPoint, state_of
 from risegrad.foresight.row_steps import ExperimentRow, first_steps
-from risegrad.foresight.run_point import RunPoint, additions_of, state_of
 from risegrad.foresight.session_diagnosis import problem_at
 from risegrad.foresight.session_problem import SessionProblem
 
@@ -64,23 +65,23 @@ class FollowedSession:
     """points of accuracy on the session's own task after it"""
 
 
-def start(settings: Any) -> RunPoint:
+def start(settings: Any) -> ReachedPoint:
     """The start of a stream; runs that are ``comparable`` and have one seed may share it."""
     devices = Devices(settings.loop.precision, settings.loop.device)
     host: Any = make_host(settings, devices)
-    additions = additions_of(settings)
-    return RunPoint(settings, host, devices, additions, 0, state_of(host, additions))
+    additions = made_additions(settings)
+    return ReachedPoint(settings, host, devices, additions, 0, state_of(host, additions))
 
 
 def follow(
-    beginning: RunPoint,
+    beginning: ReachedPoint,
     row: ExperimentRow,
     method: str,
     how: DiagnosisSettings,
     horizons: Sequence[int],
 ) -> Iterator[FollowedSession]:
     """Learn the whole stream as the run does, and look ahead before every session but the first."""
-    point = RunPoint(
+    point = ReachedPoint(
         row.settings, beginning.host, beginning.devices, beginning.additions, 0, beginning.state
     )
     scores: list[Score] = []
@@ -104,7 +105,7 @@ def follow(
             )  # fmt: skip
 
 
-def _scores(point: RunPoint, task: int) -> list[Score]:
+def _scores(point: ReachedPoint, task: int) -> list[Score]:
     found: list[Score] = point.host.score(range(task + 1))[point.host.main_score]
     return found
 
@@ -137,7 +138,7 @@ class _Watch:
 
     @staticmethod
     def of(
-        point: RunPoint, row: ExperimentRow, how: DiagnosisSettings, horizons: Sequence[int]
+        point: ReachedPoint, row: ExperimentRow, how: DiagnosisSettings, horizons: Sequence[int]
     ) -> _Watch:
         """One product for each draw of the row's first step."""
         space = problem_at(point, [row], how).space

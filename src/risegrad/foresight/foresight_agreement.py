@@ -71,8 +71,8 @@ def ranked(a: Sequence[float], b: Sequence[float], seed: int = 0) -> Ranked:
     value = rank_correlation(a, b) if len(a) > 2 else None
     if value is None:
         return Ranked(None, None, None, len(a))
-    left, right = (torch.tensor([*side], dtype=torch.float64) for side in (a, b))
-    known = sorted(_resampled(left, right, seed))
+    x, y = (torch.tensor([*side], dtype=torch.float64) for side in (a, b))
+    known = sorted(_resampled(x, y, seed))
     if len(known) < RESAMPLES // 2:
         return Ranked(value, None, None, len(a))
     low, high = (known[int(part * (len(known) - 1))] for part in (0.025, 0.975))

@@ -20,8 +20,8 @@ from risegrad.curvature.estimates.estimated import Estimate
 from risegrad.curvature.estimates.rule_prices import Bends, priced
 from risegrad.curvature.operators.parameter_space import Space
 from risegrad.curvature.operators.products import Operator
+from risegrad.foresight.reached_point import ReachedPoint
 from risegrad.foresight.rule_forecast import RuleForecast
-from risegrad.foresight.run_point import RunPoint
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def session_values(training: SessionTraining, space: Space) -> Tensor:
 
 
 def walk(
-    point: RunPoint, row: ExperimentRow, space: Space, lengths: Sequence[int], seed: int
+    point: ReachedPoint, row: ExperimentRow, space: Space, lengths: Sequence[int], seed: int
 ) -> Iterator[tuple[int, Tensor, SessionTraining]]:
     """The displacement after so many real steps, for each length that the session has steps for."""
     with point.undisturbed():
@@ -60,7 +60,9 @@ def walk(
                     return
 
 
-def first_steps(point: RunPoint, space: Space, row: ExperimentRow, draws: int, seed: int) -> Tensor:
+def first_steps(
+    point: ReachedPoint, space: Space, row: ExperimentRow, draws: int, seed: int
+) -> Tensor:
     """The displacements ``D`` of a row's first step (d, K), on other batches each time.
 
     They leave the host moved: open the session again before measuring anything.
@@ -80,7 +82,7 @@ Steps = Mapping[str, Tensor]
 
 
 def steps_of_rows(
-    point: RunPoint, space: Space, rows: Sequence[ExperimentRow], draws: int, seed: int
+    point: ReachedPoint, space: Space, rows: Sequence[ExperimentRow], draws: int, seed: int
 ) -> Steps:
     """Of all rows, the first that is FO first: it is what the others are compared with."""
     ordered = sorted(rows, key=lambda row: not row.is_fo)

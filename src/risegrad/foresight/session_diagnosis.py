@@ -12,8 +12,8 @@ from risegrad.foresight.diagnosis import diagnose_operator
 from risegrad.foresight.diagnosis_options import Measurement, Progress
 from risegrad.foresight.diagnosis_report import Diagnosis
 from risegrad.foresight.foresight_settings import DiagnosisSettings
+from risegrad.foresight.reached_point import ReachedPoint
 from risegrad.foresight.row_steps import ExperimentRow, row_forecasts, steps_of_rows
-from risegrad.foresight.run_point import RunPoint
 from risegrad.foresight.session_problem import SessionProblem, rise_of
 from risegrad.foresight.step_rules import Candidates, MemoryFold
 
@@ -27,7 +27,7 @@ def measurement_of(how: DiagnosisSettings, progress: Progress | None = None) -> 
 
 
 def problem_at(
-    point: RunPoint, rows: Sequence[ExperimentRow], how: DiagnosisSettings, ahead: int = 0
+    point: ReachedPoint, rows: Sequence[ExperimentRow], how: DiagnosisSettings, ahead: int = 0
 ) -> SessionProblem:
     """With the blocks of the point's own row, or of the first that shapes, if it does not.
 
@@ -40,7 +40,7 @@ def problem_at(
 
 
 def diagnose_session(
-    point: RunPoint, rows: Sequence[ExperimentRow], how: DiagnosisSettings, subject: str,
+    point: ReachedPoint, rows: Sequence[ExperimentRow], how: DiagnosisSettings, subject: str,
     progress: Progress | None = None,
 ) -> Diagnosis:  # fmt: skip
     """One point of one run, and what every row's rule would do from there."""

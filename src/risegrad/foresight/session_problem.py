@@ -24,7 +24,7 @@ from risegrad.curvature.operators.objective import Objective
 from risegrad.curvature.operators.parameter_space import EXACT, Space, joined, make_space
 from risegrad.curvature.operators.products import Kind, NetworkOperator, Operator, ScaledOperator
 from risegrad.foresight.foresight_settings import DiagnosisSettings
-from risegrad.foresight.run_point import RunPoint
+from risegrad.foresight.reached_point import ReachedPoint
 from risegrad.foresight.session_answers import Plain, SessionReader
 
 
@@ -46,7 +46,7 @@ class IncomingObjective(Objective):
 class SessionProblem:
     """A point of a stream, and what is measured there."""
 
-    point: RunPoint
+    point: ReachedPoint
     training: SessionTraining
     reader: SessionReader
     kept: Objective
@@ -57,7 +57,9 @@ class SessionProblem:
     """examples of the earlier tasks for a memory, none of which ``kept`` measures"""
 
     @staticmethod
-    def of(point: RunPoint, shaper: Rise, how: DiagnosisSettings, ahead: int = 0) -> SessionProblem:
+    def of(
+        point: ReachedPoint, shaper: Rise, how: DiagnosisSettings, ahead: int = 0
+    ) -> SessionProblem:
         """Draw the examples and open the session, ``ahead`` of its own steps into it."""
         training = point.training()
         with point.undisturbed():
@@ -193,7 +195,7 @@ class SessionProblem:
         return 0 if seen else self.training.session.outside.get(name, 0)
 
 
-def earlier_examples(point: RunPoint, count: int, seed: int) -> list[Ref]:
+def earlier_examples(point: ReachedPoint, count: int, seed: int) -> list[Ref]:
     """Training examples of all earlier tasks, evenly and in a random order."""
     stream = point.host.kit.stream
     each = -(-count // point.task)

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from risegrad.continual.additions import ADDITIONS
+from risegrad.continual.additions.run_memory import MemorySettings, RunMemory, WithMemory
 from risegrad.continual.devices import Devices
-from risegrad.continual.run_memory import MemorySettings, RunMemory, WithMemory
 
 
 class Together:

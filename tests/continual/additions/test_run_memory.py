@@ -8,7 +8,7 @@ import torch
 from continual.additions.test_runs import Killed, killer, quiet
 from risegrad.continual.additions.kron_anchor import KronAnchorSettings
 from risegrad.continual.additions.retract import InterpolateSettings, RetractSettings
-from risegrad.continual.run_memory import (
+from risegrad.continual.additions.run_memory import (
     MemorySettings,
     RunMemory,
     anchor_in,
@@ -345,3 +345,9 @@ def test_remember_says_which_modules_act_as_layers():
     memory = remember(model, batches, examples=8)
     assert isinstance(memory, Memory)
     assert memory[""].kind == "linear"
+
+
+def test_an_informed_rule_without_a_memory_is_an_error(small):
+    session = small.session(0, rule="informed")
+    with pytest.raises(ValueError, match="rule 'informed' of group 'body' needs the run's memory"):
+        small.training(session)

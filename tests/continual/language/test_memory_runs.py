@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from continual.language.tiny_text import config, save_model
+from risegrad.continual.additions.run_memory import MemorySettings, RunMemory, layers_of
 from risegrad.continual.devices import Devices
 from risegrad.continual.language.language_run import make_host
 from risegrad.continual.language.text_batches import IGNORED
-from risegrad.continual.run_memory import MemorySettings, RunMemory, layers_of
 from risegrad.continual.runs import perform, read_config
 from risegrad.continual.session import silent
 from risegrad.continual.session_training import SessionTraining

@@ -58,6 +58,8 @@ class Addition:
     in_weights: ClassVar[bool] = False
     """Whether it protects the maps of layers rather than tensors: then a host that puts new
     adapters on the same layers in every session will do."""
+    remembers: ClassVar[bool] = False
+    """Whether it is the memory that informed rules are shaped by."""
     needs_exact: ClassVar[bool] = False
     """Whether it can only work with gradients by backpropagation."""
     needs_logits: ClassVar[bool] = False

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from risegrad.common.declared_fields import NonNegative
 from risegrad.continual.additions.addition import AdditionSettings, Training
-from risegrad.continual.run_memory import WithMemory, anchor_in
+from risegrad.continual.additions.run_memory import WithMemory, anchor_in
 from risegrad.continual.session import Session, SessionBatch
 from risegrad.curvature.memory.anchor import Anchor
 

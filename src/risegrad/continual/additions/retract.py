@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from risegrad.common.declared_fields import Limits, NonNegative
 from risegrad.continual.additions.addition import Addition, AdditionSettings, Training
-from risegrad.continual.run_memory import WithMemory, anchor_in
+from risegrad.continual.additions.run_memory import WithMemory, anchor_in
 from risegrad.curvature.memory.anchor import Anchor
 from risegrad.curvature.memory.retraction import interpolate, retract
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from risegrad.common.run_inputs import Reading
 from risegrad.common.settings import as_plain
 from risegrad.continual import metrics
+from risegrad.continual.additions.run_memory import MemorySettings
 from risegrad.continual.devices import Devices
 from risegrad.continual.language import language_pace
 from risegrad.continual.language.hosts.lora_hosts import LanguageHost
@@ -25,7 +26,6 @@ from risegrad.continual.language.language_models import (
 from risegrad.continual.language.streams.text_sources import dataset_of, read_source, texts_of
 from risegrad.continual.language.streams.text_stream_build import build_stream
 from risegrad.continual.language.streams.text_stream_settings import LanguageStreamSettings
-from risegrad.continual.run_memory import MemorySettings
 from risegrad.continual.run_needs import (
     Known,
     checkpoint_bytes,

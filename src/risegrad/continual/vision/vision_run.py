@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from risegrad.common.run_inputs import Reading
 from risegrad.continual import metrics
+from risegrad.continual.additions.run_memory import MemorySettings
 from risegrad.continual.devices import Devices
-from risegrad.continual.run_memory import MemorySettings
 from risegrad.continual.run_needs import (
     Known,
     checkpoint_bytes,

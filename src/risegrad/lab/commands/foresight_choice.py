@@ -13,8 +13,8 @@ from risegrad.lab.commands.lab_arguments import add_experiment, overrides
 if TYPE_CHECKING:
     from risegrad.continual.session import Report
     from risegrad.foresight.foresight_settings import DiagnosisSettings, ValidationSettings
+    from risegrad.foresight.reached_point import ReachedPoint
     from risegrad.foresight.row_steps import ExperimentRow
-    from risegrad.foresight.run_point import RunPoint
     from risegrad.lab.experiments.run_cells import RunCell
 
 
@@ -60,16 +60,16 @@ class ForesightChoice:
         task = f"-task{self.diagnosis.task}" if self.diagnosis.task else ""
         return self.out / self.cell.experiment / kind / f"{name}{task}"
 
-    def reach(self, folder: Path, report: Report) -> RunPoint:
+    def reach(self, folder: Path, report: Report) -> ReachedPoint:
         """The point itself; what of the stream must be learned first is."""
-        from risegrad.foresight.run_point import RunPoint
+        from risegrad.foresight.reached_point import ReachedPoint
         from risegrad.lab.running.run_folder import placed
 
         (here,) = placed([self.cell], self.out)
         run, task = self.out / here.folder, self.diagnosis.task
-        return RunPoint.reach(self.settings, task, run, folder, report)
+        return ReachedPoint.reach(self.settings, task, run, folder, report)
 
-    def subject(self, point: RunPoint) -> str:
+    def subject(self, point: ReachedPoint) -> str:
         """In words."""
         task = point.host.kit.stream[point.task]
         return (
@@ -102,7 +102,7 @@ def chosen(args: argparse.Namespace) -> ForesightChoice:
 def _alike(cells: Sequence[RunCell], cell: RunCell) -> list[RunCell]:
     """One run of every method that could go on from this run's point; of a sweep, the middle."""
     from risegrad.continual.runs import read_config
-    from risegrad.foresight.run_point import comparable
+    from risegrad.foresight.reached_point import comparable
 
     own = read_config(cell.settings)
     methods: dict[str, list[RunCell]] = {}

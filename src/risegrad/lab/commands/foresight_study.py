@@ -23,8 +23,8 @@ from risegrad.foresight.foresight_settings import (
     ValidationSettings,
     read_sections,
 )
+from risegrad.foresight.reached_point import ReachedPoint, comparable
 from risegrad.foresight.row_steps import ExperimentRow
-from risegrad.foresight.run_point import RunPoint, comparable
 from risegrad.foresight.session_diagnosis import problem_at
 from risegrad.lab.commands.lab_arguments import overrides
 from risegrad.lab.experiments.experiment_file import Experiment, load_experiment
@@ -58,7 +58,7 @@ class Study:
     diagnosis: DiagnosisSettings
     validation: ValidationSettings
     out: Path
-    _start: tuple[Any, RunPoint] | None = None
+    _start: tuple[Any, ReachedPoint] | None = None
 
     @property
     def folder(self) -> Path:
@@ -102,18 +102,19 @@ class Study:
         settings = read_config(cell.settings)
         rows = [ExperimentRow(c.row.label, read_config(c.settings)) for c in self.cells]
         rows = [row for row in rows if comparable(row.settings, settings)]
-        point = RunPoint.reach(settings, 2, None, self.folder / PARTS / cell.id[:SHORT])
+        point = ReachedPoint.reach(settings, 2, None, self.folder / PARTS / cell.id[:SHORT])
         problem = problem_at(point, rows, self.diagnosis)
         part = BlockPart(tuple(block_benefits(problem, self.diagnosis, self.validation)))
         write_json(file, asdict(part))
         return part.blocks
 
-    def _beginning(self, settings: Any) -> RunPoint:
+    def _beginning(self, settings: Any) -> ReachedPoint:
         """Shared by the runs that differ in rule and budgets only: a model is loaded once."""
         if self._start is not None:
             own, point = self._start
             if (
-                comparable(own, settings)
+                comparable(settings, own)
+                and comparable(own, settings)
                 and own.seed == settings.seed
                 and own.loop == settings.loop
             ):

@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from risegrad.lab.records.record import NotARecord, Record, RecordError, find_records
+from risegrad.lab.records.record import Record, RecordError, find_records
 from risegrad.pages.page_blocks import Part
 
 
@@ -42,6 +42,12 @@ KINDS = [
         frozenset({"checkpoints", "agreement"}),
         "risegrad.foresight.local_validation:LocalResult",
         "risegrad.foresight.local_report:local_parts",
+    ),
+    SavedKind(
+        "Foresight",
+        frozenset({"sessions", "horizons"}),
+        "risegrad.foresight.foresight_result:ForesightResult",
+        "risegrad.foresight.foresight_report:foresight_parts",
     ),
 ]
 """Another kind needs an entry here and nothing else."""
@@ -76,7 +82,6 @@ def read_saved(
 ) -> tuple[list[SavedResult], list[RecordError]]:
     """The saved results among files that are no records, and the problems that are left."""
     known = {record.path for record in records}
-    known |= {problem.path for problem in problems if not isinstance(problem, NotARecord)}
     found: list[SavedResult] = []
     left = list(problems)
     for path in find_records(paths):
@@ -84,6 +89,8 @@ def read_saved(
             continue
         try:
             saved = _saved(path)
+        except json.JSONDecodeError:
+            continue  # the reader of records has said so
         except (ValueError, TypeError, AttributeError, KeyError) as error:
             left.append(RecordError(path, f"cannot be read as what it seems to be ({error})"))
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -100,7 +100,7 @@ def _band_layer(x: alt.X, y_ends: Sequence[float], colour: alt.Color) -> Any:
     """Pale, because several lie over each other; a picked one alone is clear."""
     base = alt.Chart(alt.NamedData(name="bands"))
     low = alt.Y("low:Q", scale=linear(y_ends), axis=upward(FORGOTTEN))
-    return base.mark_area(aria=False).encode(x, low, alt.Y2("high:Q"), colour, emphasis(0.1, 0.0))
+    return base.mark_area(aria=False).encode(x, low, alt.Y2("high:Q"), colour, emphasis(0.06, 0.0))
 
 
 def _band_rows(bands: Sequence[FrontierBand], y_ends: Sequence[float]) -> Iterator[dict[str, Any]]:
@@ -135,19 +135,35 @@ def _rows(
         }  # fmt: skip
 
 
+def _named_at(
+    curve: Sequence[FrontierPoint],
+    curves: Sequence[Sequence[FrontierPoint]],
+    at: Callable[[FrontierPoint], tuple[float, float]],
+) -> FrontierPoint:
+    """Where a method's name goes: the end of its curve, or the other end if that is crowded."""
+    others = [at(p) for other in curves if other is not curve for p in other]
+    ends = [curve[-1], curve[0]]
+    return next((p for p in ends if places([(p.method, *at(p))], others)[0]), curve[-1])
+
+
 def _labels(
     points: Sequence[FrontierPoint], x_ends: Sequence[float], y_ends: Sequence[float]
 ) -> Iterator[dict[str, Any]]:
     """The name of a method is at the end of its curve; settings at the other points, if few."""
-    curves = [list(curve) for _, curve in groupby(points, key=lambda p: p.method)]
-    alone = len(curves) == 1
-    first = [] if alone else [(curve[-1], curve[-1].method) for curve in curves]
-    rest = [(p, p.setting) for curve in curves for p in (curve if alone else curve[:-1])]
-    wanted = [*first, *(rest if len(points) <= FEW else [])]
-    left = [] if len(points) <= FEW else [p for p, _ in rest]
 
     def at(p: FrontierPoint) -> tuple[float, float]:
         return _part(p.learned, x_ends), _part(p.forgotten, y_ends)
+
+    curves = [list(curve) for _, curve in groupby(points, key=lambda p: p.method)]
+    alone = len(curves) == 1
+    # Where room is short, those that did best are named: they are what people look for.
+    best = sorted(curves, key=lambda curve: curve[-1].forgotten - curve[-1].learned)
+    ended = [] if alone else [_named_at(curve, curves, at) for curve in best]
+    first = [(p, p.method) for p in ended]
+    named = set(map(id, ended))
+    rest = [(p, p.setting) for curve in curves for p in curve if id(p) not in named]
+    wanted = [*first, *(rest if len(points) <= FEW else [])]
+    left = [] if len(points) <= FEW else [p for p, _ in rest]
 
     # On a phone there is room for the names of methods at most.
     phone = (first, [p for p, _ in rest], NARROW)

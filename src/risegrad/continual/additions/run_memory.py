@@ -74,6 +74,7 @@ class RunMemory(Addition):
 
     name = "memory"
     in_weights = True
+    remembers = True
 
     def __init__(self, settings: MemorySettings, seed: int) -> None:
         self.settings, self.seed = settings, seed

@@ -12,13 +12,14 @@ from typing import Any
 import torch
 
 from risegrad.continual.additions.addition import Addition
+from risegrad.continual.additions.run_memory import RunMemory, made_additions
 from risegrad.continual.devices import Devices
 from risegrad.continual.host import Host
 from risegrad.continual.run_checkpoints import Checkpoints
 from risegrad.continual.runs import make_host
 from risegrad.continual.session import Report, silent
 from risegrad.continual.session_training import SessionTraining
-from risegrad.continual.stream_learning import Learner, origin_of
+from risegrad.continual.stream_learning import Learner, begin_session, origin_of
 
 CHECKPOINTS = "checkpoints"
 
@@ -35,7 +36,7 @@ class UnscoredLearner(Learner):
 
 
 @dataclass
-class RunPoint:
+class ReachedPoint:
     """A host that has learned the tasks before ``task`` (from 0) as its run would."""
 
     settings: Any
@@ -51,7 +52,7 @@ class RunPoint:
     @staticmethod
     def reach(
         settings: Any, task: int, run: Path | None, own: Path, report: Report = silent
-    ) -> RunPoint:
+    ) -> ReachedPoint:
         """Session ``task`` (from 1; 0: where the run is) of the run in the folder ``run``.
 
         What of the earlier tasks the run's checkpoint does not have is learned, with checkpoints
@@ -74,7 +75,7 @@ class RunPoint:
         checkpoints = Checkpoints(own / f"until-{wanted + 1}", origin)
         if state and done <= wanted and checkpoints.latest() is None:
             checkpoints.save(state if done < wanted else {"between": state["between"]})
-        additions = additions_of(settings)
+        additions = made_additions(settings)
         learner = UnscoredLearner(
             host, wanted, loop=settings.loop, seed=settings.seed, additions=additions,
             devices=devices, checkpoints=checkpoints, report=report,
@@ -82,7 +83,7 @@ class RunPoint:
         learner.run()
         within = state["within"] if state and done == wanted and "within" in state else None
         state_now = state_of(host, additions)
-        return RunPoint(settings, host, devices, additions, wanted, state_now, within)
+        return ReachedPoint(settings, host, devices, additions, wanted, state_now, within)
 
     @property
     def tasks(self) -> int:
@@ -102,7 +103,7 @@ class RunPoint:
             addition.load_state_dict(kept)
         kit = self.host.kit
         kit.rule, kit.adapter, kit.head = chosen.rule, chosen.adapter, chosen.head
-        session = self.host.begin(self.task)
+        session = begin_session(self.host, self.task, chosen.loop)
         if session is None:
             raise ValueError(f"session {self.task + 1} of this host trains nothing")
         own = self.settings.seed if seed is None else seed
@@ -123,18 +124,20 @@ class RunPoint:
             yield
 
 
-def additions_of(settings: Any) -> list[Addition]:
-    """Those of a run, new."""
-    return [addition.make(settings.seed) for addition in settings.additions]
-
-
 def state_of(host: Any, additions: Sequence[Addition]) -> dict[str, Any]:
     """Host and additions between two sessions, so that later training does not change it."""
     kept = [addition.state_dict() for addition in additions]
     return deepcopy({"host": host.state_dict(), "additions": kept})
 
 
-def comparable(one: Any, other: Any) -> bool:
-    """Whether runs differ in rule and budgets at most, so that one point serves both."""
-    same = ("domain", "stream", "model", "host", "additions")
-    return all(getattr(one, name) == getattr(other, name) for name in same)
+def comparable(one: Any, owner: Any) -> bool:
+    """Whether a run could go on from a point of the ``owner``: it differs in rule and budgets only.
+
+    An informed one can where the owner remembers the same things as it goes.
+    """
+    same = ["domain", "stream", "model", "host", "additions"]
+    if one.rule.informed:
+        same.append("memory")
+        if not any(isinstance(addition, RunMemory) for addition in made_additions(owner)):
+            return False
+    return all(getattr(one, name) == getattr(owner, name) for name in same)
