@@ -263,7 +263,7 @@ HOLDERS = [
 @pytest.mark.parametrize("settings", HOLDERS)
 def test_every_setting_counts_unless_it_is_set_apart(settings: Any) -> None:
     """A setting that fell out of the essence would let another run pass as done."""
-    apart = {"workers", "checkpoint_seconds", "download"}
+    apart = {"workers", "checkpoint_seconds", "keep_weights", "download"}
     parts = [getattr(settings, f.name) for f in fields(settings)]
     tables = [settings, *filter(is_dataclass, parts), *settings.additions]
     before, changed = essence(settings), 0

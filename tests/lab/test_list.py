@@ -58,6 +58,7 @@ def test_an_experiment_is_listed_by_what_it_asks(
     (tmp_path / "asks.toml").write_text(f'name = "asks"\ntitle = "T"\nquestion = "{asked}"\n{head}')
     (tmp_path / "plain.toml").write_text(f'name = "plain"\ntitle = "A title"\n{head}')
     monkeypatch.setattr(experiment_library, "PLACES", (tmp_path,))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     assert main(["list", "experiments"]) == 0
     text = capsys.readouterr().out
     assert asked in " ".join(text.split()), "to its end, over several lines"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from risegrad.cli import main
-from risegrad.lab.commands import run_command as command
+from risegrad.lab.running import run_plan
 
 from . import fake_workload
 from .conftest import rise
@@ -120,7 +120,7 @@ def test_room_for_the_runs_of_one_time(
 def test_an_engine_that_is_not_installed(
     small: Path, tmp_path: Path, monkeypatch: Patch, capsys: Capture
 ) -> None:
-    monkeypatch.setattr(command, "absent", lambda module: module == "ray")
+    monkeypatch.setattr(run_plan, "absent", lambda module: module == "ray")
     assert rise("run", small, "--out", tmp_path / "out", "--engine", "ray") == 2
     expected = 'ray is needed for --engine ray: pip install "risegrad[ray]"'
     assert expected in capsys.readouterr().err

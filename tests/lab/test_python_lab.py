@@ -14,6 +14,7 @@ from risegrad.lab.running.run_schedule import Tally
 
 from .conftest import cells_of, rise
 from .test_run import with_host
+from .test_selection import TEXT as SELECTING
 
 
 @pytest.fixture(autouse=True)
@@ -92,6 +93,15 @@ def test_a_failure_is_told_and_the_others_stay(write, tmp_path: Path) -> None:  
     assert [one.row.label for one in results.records] == ["FO"]
     assert list(results.failed) == ["odd seed 0"]
     assert "odd seed 0 failed" in results._repr_html_()
+
+
+def test_what_is_chosen_runs_too(write, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    path, out = write(SELECTING), tmp_path / "out"
+    results = lab.run(path, out=out)
+    assert (len(results), results.failed) == (16, {})
+    tested = {one.row.label for one in results.records if one.row.chosen_by}
+    assert tested == {"FO (lr=1)", "RISE (lr=1)"}
+    assert {one.id for one in lab.load(out).records} == {one.id for one in results.records}
 
 
 def test_load_says_what_it_cannot_read(results: lab.LabResults, tmp_path: Path) -> None:

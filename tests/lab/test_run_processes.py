@@ -20,7 +20,7 @@ from risegrad.lab.records.record import read_records
 from risegrad.lab.running import run_processes
 
 ROOT = Path(__file__).parents[2]
-WATCHED, TOGETHER = "tests.lab.watched", "tests.lab.together"
+WATCHED, TOGETHER = "lab.watched", "lab.together"
 
 TINY = """
 name = "tiny"
@@ -88,7 +88,7 @@ def start(*words: object, workload: str = TOGETHER, first: tuple[str, ...] = ())
         env={
             "PATH": os.environ["PATH"],
             "HOME": os.environ.get("HOME", "/"),
-            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")]),
+            "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), str(ROOT / "src")]),
         },
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
