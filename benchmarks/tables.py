@@ -132,7 +132,7 @@ def _metric(record: Record, key: str) -> float:
 
 
 EXPERIMENTS = (
-    "turned-digits", "digits", "table1-cpu", "table3-cpu",
+    "turned-digits", "banking77", "digits", "table1-cpu", "table3-cpu",
     "language-short-cpu", "language-frontier-cpu", "language-ten-cpu",
 )  # fmt: skip
 """An entry here gives an experiment with records its figure, `docs/figures/NAME-frontier.png`, and

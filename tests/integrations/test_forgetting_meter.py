@@ -16,7 +16,7 @@ from integrations.old_and_new import NEW, OLD, batches, knowing, percent, train
 from risegrad.cli import main
 from risegrad.integrations.forgetting_meter import Budget, ForgettingMeter, MeterReading
 from risegrad.integrations.kept_scores import Scoring
-from risegrad.lab.records.own_runs import OwnRun
+from risegrad.lab.records.own_runs import MeteredRun
 from risegrad.lab.records.record import read_record
 
 
@@ -180,7 +180,7 @@ def test_records_are_read_by_report_and_frontier(tmp_path: Path, capsys: Any) ->
                 meter.step += 1
                 meter.finish()
                 swept = f"lr={rate}"
-                run = OwnRun(
+                run = MeteredRun(
                     "my digits", f"{method} ({swept})", seed, {"lr": rate, "rule": method},
                     baseline=method == "FO", method=method, swept=swept,
                 )  # fmt: skip

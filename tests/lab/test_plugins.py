@@ -234,10 +234,14 @@ except RuntimeError as error:
     assert gone == "plugin gone 2 is not installed here, where the run happens"
 
 
-def test_rules_with_a_memory_stay_beside_a_plugins_rule(guide: Path) -> None:
+def test_rules_with_a_memory_are_listed_beside_a_plugins_rule(guide: Path) -> None:
     code, text = rise(guide, "list", "rules", "--names", "--plugin", "my_rule.py")
     assert code == 0, text
     assert {"informed", "informed-rise", "cut"} <= set(text.split())
+
+
+@pytest.mark.slow
+def test_rules_with_a_memory_run_beside_a_plugins_rule(guide: Path) -> None:
     (guide / "beside.toml").write_text(BESIDE)
     words = ("run", "beside.toml", "--plugin", "my_rule.py", "--out", "out", "--workers", "1")
     code, text = rise(guide, *words)

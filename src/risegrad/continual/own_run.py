@@ -38,7 +38,7 @@ class OwnStreamSettings(Checked):
 
 
 @dataclass(frozen=True)
-class OwnModelRun:
+class OwnRun:
     """Everything that a run of an own model depends on."""
 
     stream: OwnStreamSettings
@@ -66,10 +66,10 @@ class OwnModelRun:
         return {"stream.problem.module": Local(file)} if file else {}
 
 
-def read_config(plain: Mapping[str, Any]) -> OwnModelRun:
+def read_config(plain: Mapping[str, Any]) -> OwnRun:
     """Plain tables into settings."""
     loop = {"batch": 1} | dict(plain.get("loop", {}))
-    settings = read_run(OwnModelRun, {**plain, "loop": loop}, HOSTS)
+    settings = read_run(OwnRun, {**plain, "loop": loop}, HOSTS)
     if settings.loop.batch != 1:
         raise ValueError(
             f"loop.batch must be 1, a step takes one batch of the function; got {loop['batch']}"
@@ -77,19 +77,19 @@ def read_config(plain: Mapping[str, Any]) -> OwnModelRun:
     return settings
 
 
-def needs(settings: OwnModelRun, known: Known) -> dict[str, Any]:
+def needs(settings: OwnRun, known: Known) -> dict[str, Any]:
     """``missing``: what the function complains about."""
     return {"missing": complaint(lambda: made(settings.stream.problem, settings.seed)), "bytes": 0}
 
 
-def estimate(settings: OwnModelRun) -> dict[str, Any]:
+def estimate(settings: OwnRun) -> dict[str, Any]:
     """Batches, and how many pass forward and backward while learning."""
     new, tests = _sizes(make_host(settings, _devices(settings)))
     trained = new * settings.adapter.epochs
     return {"tasks": 2, "batches": new, "forward": trained + 2 * tests, "backward": trained}
 
 
-def seconds(settings: OwnModelRun) -> float:
+def seconds(settings: OwnRun) -> float:
     """How long a run would take here, from one timed epoch and one scoring."""
     devices = _devices(settings)
     host = make_host(settings, devices)
@@ -99,7 +99,7 @@ def seconds(settings: OwnModelRun) -> float:
     return new * settings.adapter.epochs * step + 2 * tests * score
 
 
-def perform(settings: OwnModelRun, folder: Path, report: Report) -> dict[str, Any]:
+def perform(settings: OwnRun, folder: Path, report: Report) -> dict[str, Any]:
     """Learn what is new, continuing from what is in ``folder``."""
     devices = _devices(settings)
     host = make_host(settings, devices)
@@ -107,13 +107,13 @@ def perform(settings: OwnModelRun, folder: Path, report: Report) -> dict[str, An
     return result(host.stream, history, host.main_score, lambda A, u: metrics.summary_domains(A))
 
 
-def make_host(settings: OwnModelRun, devices: Devices) -> OwnHost:
+def make_host(settings: OwnRun, devices: Devices) -> OwnHost:
     """The host with the model and the data that the function makes."""
     rule = settings.rule if settings.rule.name else Rule(OwnHost.default_rule)
     return OwnHost(made(settings.stream.problem, settings.seed), rule, settings.adapter, devices)
 
 
-def _devices(settings: OwnModelRun) -> Devices:
+def _devices(settings: OwnRun) -> Devices:
     return Devices(settings.loop.precision, settings.loop.device)
 
 

@@ -14,7 +14,7 @@ from risegrad.curvature.memory.memory import Memory
 from risegrad.integrations.forgetting_meter import EVERY, Budget, ForgettingMeter, MeterReading
 from risegrad.integrations.kept_scores import Metric, Scoring
 from risegrad.integrations.model_folder import sign
-from risegrad.lab.records.own_runs import OwnRun
+from risegrad.lab.records.own_runs import MeteredRun
 
 RECORD = "record.json"
 
@@ -39,7 +39,7 @@ class ForgettingInTraining:
         every: int | Literal["epoch"] = EVERY,
         budget: float | Budget | None = None,
         memory: Memory | None = None,
-        run: OwnRun | None = None,
+        run: MeteredRun | None = None,
     ) -> None:
         if isinstance(every, str) and every != "epoch":
             raise ValueError(f"every must be a number of steps or 'epoch', got {every!r}")
@@ -65,7 +65,7 @@ class ForgettingInTraining:
     def _write_record(self, path: Path, seed: int, config: Mapping[str, Any]) -> None:
         meter = self._running()
         rules = [attached.settings() for attached in shaping(meter.model)]
-        run = self.run or OwnRun(label=" + ".join(map(_label, rules)) or "plain training")
+        run = self.run or MeteredRun(label=" + ".join(map(_label, rules)) or "plain training")
         settings = {"rules": [_without_layout(rule) for rule in rules], **config, **run.config}
         meter.write_record(path, replace(run, seed=run.seed or seed, config=settings))
 

@@ -20,7 +20,7 @@ from risegrad.core.attachment import shaping
 from risegrad.curvature.memory.informed import Informed
 from risegrad.curvature.memory.memory import Memory
 from risegrad.integrations.kept_scores import KeptScore, KeptTask, Metric, Scoring
-from risegrad.lab.records.own_runs import OwnRun, write_own_run
+from risegrad.lab.records.own_runs import MeteredRun, write_own_run
 
 EVERY = 50
 OWN_MEMORY = (
@@ -163,7 +163,7 @@ class ForgettingMeter:
         self.readings.insert(0, MeterReading(0, first, dict.fromkeys(self._kept, 0.0)))
         self.readings[1:] = [self._measured()]
 
-    def write_record(self, path: str | Path, run: OwnRun) -> None:
+    def write_record(self, path: str | Path, run: MeteredRun) -> None:
         """One of the lab's records, so that ``rise report`` and frontiers read this run too."""
         tasks = {task.name: task.examples for task in (*self._kept.values(), *self._new.values())}
         percents = [

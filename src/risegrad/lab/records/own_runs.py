@@ -22,7 +22,7 @@ Percents = Mapping[str, float]
 
 
 @dataclass(frozen=True)
-class OwnRun:
+class MeteredRun:
     """Where a run of one's own stands in a table, and what it was."""
 
     experiment: str = "own runs"
@@ -44,7 +44,7 @@ class OwnRun:
 
 def write_own_run(
     path: Path,
-    run: OwnRun,
+    run: MeteredRun,
     tasks: Mapping[str, int],
     kept: Sequence[str],
     percents: tuple[Percents, Percents],
