@@ -169,8 +169,8 @@ def _faithful(path: Path, content: Any) -> Any:
 
 
 def _record(path: Path, part: JsonPart) -> Record:
-    if not part.content.keys() & {"experiment", "row", "result"}:
-        raise NotARecord(path, "is not a record: no experiment, row or result")
+    if not part.content.keys() & {"row", "result"}:
+        raise NotARecord(path, "is not a record: neither row nor result")
     schema = part.integer("schema")
     if schema > SCHEMA:
         raise RecordError(path, f"has schema {schema}, newer than {SCHEMA}, the newest known here")
