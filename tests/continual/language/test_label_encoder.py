@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from peft import PeftModel
+from transformers import AutoModel
 
 from continual.language.test_processes import two_processes
 from continual.language.test_runs import KilledHere, run, without_times
@@ -223,3 +225,20 @@ def test_the_experiment_file_runs(intents, encoder, tmp_path):
     assert {cell.config["adapter"]["optimizer"] for cell in cells} == {"adamw", "sgd"}
     found = perform(read_config(cells[0].settings), Path(tmp_path), silent)
     assert len(found["scores"]["accuracy"]["matrix"]) == 2
+
+
+def test_peft_loads_the_kept_adapter(plain, encoder, tmp_path):
+    """``loop.keep_weights``: on the encoder as transformers loads it."""
+    made = plain(loop={"keep_weights": True}, adapter={"lr": 0.03})
+    perform(read_config(made), tmp_path, silent)
+    kept, words = tmp_path / "weights", torch.arange(3, 11).reshape(2, 4)
+    ours = host_of(made)
+    ours.load_state_dict(torch.load(kept / "state.pt"))
+    base = AutoModel.from_pretrained(encoder).eval()
+    with torch.no_grad():
+        before = base(input_ids=words).last_hidden_state
+        expected = ours.kit.model.net.eval()(input_ids=words).last_hidden_state
+        found = PeftModel.from_pretrained(base, kept).eval()(input_ids=words).last_hidden_state
+    assert (expected - before).abs().max() > 1e-4, "something was learned"
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    assert not (kept / "head.safetensors").exists(), "it has no head"
