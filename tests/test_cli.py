@@ -269,7 +269,7 @@ CORE_ONLY = {
         (["run", "digits", "--engine", "ray"], 2, "ray is needed for --engine ray: pip install"),
         (["run", "digits", "--tensorboard"], 2, "tensorboard is needed for --tensorboard: pip"),
     ],
-    "report": [(["report", "."], 1, "no record could be read")],
+    "report": [(["report", "."], 1, 'altair is needed: pip install "risegrad[lab]"')],
     "frontier": [
         (
             ["frontier", "mlp", "--keep", "a.npz", "--new", "b.npz"],

@@ -87,14 +87,14 @@ def test_a_label_cannot_name_what_is_swept(write: Write) -> None:
         cells_of(write(HEAD + text))
 
 
-def test_the_demo_is_whole_curves_of_seven_methods() -> None:
+def test_the_demo_is_whole_curves_of_twelve_methods() -> None:
     from risegrad.continual.runs import read_config
     from risegrad.lab.experiments.run_cells import expand
 
     cells = expand(load_experiment("turned-digits"), read_config)
     methods = {(cell.row.method, cell.row.baseline) for cell in cells}
-    assert len(cells) == 63
-    assert len(methods) == 7
+    assert len(cells) == 108
+    assert len(methods) == 12
     assert {name for name, baseline in methods if baseline} == {"FO (AdamW)", "FO (SGD)"}
     for cell in cells:  # the same first task and clipping, and both rates as the sweep says
         assert (cell.config["head"]["clip"], cell.config["adapter"]["clip"]) == (1.0, 1.0)

@@ -185,7 +185,7 @@ def test_the_finding_at_equal_learning_is_on_every_first_screen(
         page.locator(".headline").first.inner_text()
     )
     plot = page.locator(".plot").first
-    named = plot.locator(".role-mark text").all_inner_texts()
+    named = plot.locator(".role-mark text").all_text_contents()
     assert {"FO", "gentle"} <= set(named), "directly, not in the legend only"
     assert plot.locator(".mark-area path").count() == 2, "a band for each curve that was read"
 
