@@ -36,9 +36,11 @@ def test_two_threads_that_overlap_leave_it_as_it_was():
     with uncompiled():
         thread.start()
         assert second_is_in.wait(20)
+    assert not torch.backends.mha.get_fastpath_enabled()
     first_is_out.set()
     thread.join()
     assert stance() == "default"
+    assert torch.backends.mha.get_fastpath_enabled()
 
 
 def test_what_stood_before_comes_back():

@@ -118,7 +118,8 @@ def test_thousands_of_blocks():
     few = diagnose(model, old, new, measurement=Measurement(budget=ProductBudget(adam_draws=0)))
     many = diagnose(model, old, new, rise=Rise(blocks=4), measurement=Measurement(budget=budget))
     assert len(many.blocks) > parameter_space.MOST_PAIRED
-    assert many.products <= budget.signs + 2 + budget.probes
+    shared = many.products - sum(rule.products for rule in many.rules)
+    assert shared <= budget.signs + 4 + budget.probes
     assert many.totals.fo.value == pytest.approx(few.totals.fo.value, rel=1e-4)
     assert len(SIZES) < len(many.blocks)
     assert many.totals.rise.relative_error < 0.5

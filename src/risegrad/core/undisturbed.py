@@ -142,19 +142,23 @@ class _Eager:
 
     lock = threading.Lock()
     inside = 0
-    before: Any = None
+    stance: Any = None
+    fused = True
 
 
 @contextmanager
 def uncompiled() -> Iterator[None]:
-    """Compiled code runs as it is written: it does not see hooks that were added later.
+    """Models run as they are written, so that hooks see everything.
 
-    torch's stance is one for all threads, and two that put back what they found would leave it
-    changed: so the first to come sets it, and the last to go puts it back.
+    Compiled code does not see hooks that were added later, and torch's fused encoder layer passes
+    by those of its parts. Both switches are for all threads, and two that put back what they found
+    would leave them changed: so the first to come sets them, and the last to go puts them back.
     """
     with _Eager.lock:
         if not _Eager.inside:
-            _Eager.before = torch.compiler.set_stance("force_eager")
+            _Eager.stance = torch.compiler.set_stance("force_eager")
+            _Eager.fused = torch.backends.mha.get_fastpath_enabled()
+            torch.backends.mha.set_fastpath_enabled(False)
         _Eager.inside += 1
     try:
         yield
@@ -162,4 +166,5 @@ def uncompiled() -> Iterator[None]:
         with _Eager.lock:
             _Eager.inside -= 1
             if not _Eager.inside:
-                _Eager.before.__exit__(None, None, None)
+                _Eager.stance.__exit__(None, None, None)
+                torch.backends.mha.set_fastpath_enabled(_Eager.fused)

@@ -245,14 +245,10 @@ def _as_found(model: nn.Module) -> Iterator[None]:
         for module in model.modules()
         for key, tensor in module._buffers.items()
     ]
-    fast = torch.backends.mha.get_fastpath_enabled()
     with ExitStack() as stack:
         stack.callback(generators.put_back)
         for buffer in buffers:
             stack.callback(buffer.put_back)
-        # The fused encoder layer passes by the hooks of its parts.
-        torch.backends.mha.set_fastpath_enabled(False)
-        stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
         stack.enter_context(uncompiled())
         stack.enter_context(evaluating(model))
         yield
