@@ -242,3 +242,22 @@ def test_intervals_of_learning_and_of_the_best_end_cover_the_truth():
         hits += [same.low <= 5.0 <= same.high, best.low <= 3.0 <= best.high]
     error = (0.95 * 0.05 / trials) ** 0.5
     assert abs(hits / trials - 0.95).max() < 4 * error
+
+
+def test_a_curve_that_ends_upright_is_read_below_its_end():
+    """The last step learns 0.1 more and forgets 30 more: noise in learning would decide there."""
+    steep = [("a", 80.0, 10.0), ("b", 90.0, 20.0), ("c", 90.1, 50.0)]
+    flat = [("a", 80.0, 5.0), ("b", 92.0, 8.0)]
+    noise = {0: -0.05, 1: 0.0, 2: 0.05}
+    points = [
+        RunPoint(method, name, seed, learned + noise[seed], forgotten, 50.0)
+        for method, curve in (("FO", steep), ("informed", flat))
+        for name, learned, forgotten in curve
+        for seed in noise
+    ]
+    (found,) = Frontier(points, reference=["FO"]).comparisons
+    assert found.level == pytest.approx(90.0)
+    assert found.verdict == "less"
+    assert found.of_reference.mean == pytest.approx(20.0)
+    near_the_end = compare(*(curves(points)[name] for name in ("informed", "FO")), level=90.05)
+    assert near_the_end.of_reference.mean == pytest.approx(35.0)

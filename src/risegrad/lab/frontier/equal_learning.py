@@ -52,13 +52,17 @@ class EqualLearning:
 
 
 def compare(method: Curve, reference: Curve, level: float | None = None) -> EqualLearning:
-    """``method`` beside ``reference``, by default at the most learning that both reach."""
+    """``method`` beside ``reference``, by default at the most learning that both reach.
+
+    Where a curve ends all but upright, the next setting below is taken: there a seed that learned
+    a little more or less would count as one that forgot very much more or less.
+    """
     if not method.front:
         return EqualLearning(method.name, reference.name, None, learned_nothing=True)
     common = common_range(method, reference)
     if common is None:
         return EqualLearning(method.name, reference.name, None)
-    at = common[1] if level is None else level
+    at = _most(method, reference, common) if level is None else level
     if not common[0] <= at <= common[1]:
         return EqualLearning(method.name, reference.name, None)
     mine, theirs = method.forgotten_at(at), reference.forgotten_at(at)
@@ -71,6 +75,19 @@ def compare(method: Curve, reference: Curve, level: float | None = None) -> Equa
         interval(list(theirs.values())),
         interval([mine[seed] - theirs[seed] for seed in paired]),
     )
+
+
+UPRIGHT = 20.0
+"""Points of forgetting for one point of learning."""
+
+
+def _most(method: Curve, reference: Curve, common: tuple[float, float]) -> float:
+    """The most learning in the common range at which neither curve is upright."""
+    low, high = common
+    settings = {s.learned for curve in (method, reference) for s in curve.front}
+    levels = [high, *sorted((at for at in settings if low <= at < high), reverse=True)]
+    curves = (method, reference)
+    return next((at for at in levels if max(c.steepness(at) for c in curves) <= UPRIGHT), high)
 
 
 def common_range(first: Curve, second: Curve) -> tuple[float, float] | None:

@@ -105,6 +105,12 @@ class Curve:
         """Per seed, the learning at this much forgetting."""
         return self._read(forgotten, "forgotten", "learned")
 
+    def steepness(self, learned: float) -> float:
+        """Points of forgetting for each point of learning, where the curve is read there."""
+        low, high = self._neighbours(learned, "learned")
+        run = high.learned - low.learned
+        return abs(high.forgotten - low.forgotten) / run if run else 0.0
+
     def _read(self, level: float, along: str, across: str) -> dict[int, float]:
         """Linear between the two neighbours, then moved along their line to ``level`` seed by seed.
 
