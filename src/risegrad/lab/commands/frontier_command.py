@@ -26,7 +26,7 @@ examples there are, and what was cut is said. A stopped command goes on with the
 EXAMPLES: tuple[str, ...] = (
     "rise frontier google/flan-t5-small --keep data/agnews --new data/yahoo --minutes 20",
     "rise frontier mlp --keep upright.npz --new turned.npz --minutes 5",
-    "rise frontier my_module:problem --methods adamw,sgd,rise,interpolation",
+    "rise frontier my_module:problem --methods adamw,sgd,rise,informed",
     "rise frontier ./my-t5 --keep a --keep b --new c --set model.rank=16 --out out/mine",
 )
 DEFAULTS = FrontierSettings()
