@@ -100,7 +100,7 @@ def test_who_learned_nothing_is_pale() -> None:
 def test_curves_follow_the_order_of_the_sweep_and_end_with_the_name() -> None:
     assert [row["order"] for row in rows("frontier")] == [0, 1, 2]
     found = rows("frontier", "labels")
-    assert [row["name"] for row in found if not row["narrow"]] == ["FO", "RISE", "lr 0.1"]
+    assert [row["name"] for row in found if not row["narrow"]] == ["RISE", "FO", "lr 0.1"]
     assert [row["name"] for row in found if row["narrow"]] == ["FO", "RISE"], "on a phone"
 
 
