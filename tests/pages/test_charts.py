@@ -101,7 +101,7 @@ def test_curves_follow_the_order_of_the_sweep_and_end_with_the_name() -> None:
     assert [row["order"] for row in rows("frontier")] == [0, 1, 2]
     found = rows("frontier", "labels")
     assert [row["name"] for row in found if not row["narrow"]] == ["RISE", "FO", "lr 0.1"]
-    assert [row["name"] for row in found if row["narrow"]] == ["FO", "RISE"], "on a phone"
+    assert [row["name"] for row in found if row["narrow"]] == ["RISE", "FO"], "on a phone"
 
 
 def test_bands_stay_on_the_axis_and_say_nothing_where_they_would_fill_it() -> None:
