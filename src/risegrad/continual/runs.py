@@ -11,7 +11,7 @@ from risegrad.common.checks import check_choice
 from risegrad.common.optional_imports import explained
 from risegrad.common.settings import Unused, read
 from risegrad.continual.additions import check_composition, read_additions
-from risegrad.continual.additions.run_memory import RunMemory, made_additions
+from risegrad.continual.additions.run_memory import made_additions
 from risegrad.continual.devices import Devices
 from risegrad.continual.host import Host
 from risegrad.continual.session import Report
@@ -49,18 +49,19 @@ def read_run(kind: type[R], plain: Mapping[str, Any], hosts: Mapping[str, type[H
         "additions": read_additions(plain.get("additions", [])),
     }
     settings = read(kind, {**plain, **parts})
-    _check_used(settings, chosen)
-    check_composition(chosen, made_additions(settings))
+    additions = made_additions(settings)
+    _check_used(settings, chosen, any(addition.remembers for addition in additions))
+    check_composition(chosen, additions)
     return settings
 
 
-def _check_used(settings: Described, host: type[Host]) -> None:
+def _check_used(settings: Described, host: type[Host], remembers: bool) -> None:
     """A setting that the chosen rule or optimizer does not look at is a mistake or a wrong hope."""
     by_table = {
         "rule": settings.rule.unused(settings.rule.name or host.default_rule),
         "head": settings.head.unused(),
         "adapter": settings.adapter.unused(),
-        "memory": {} if _remembers(settings) else settings.memory.unused(),
+        "memory": {} if remembers else settings.memory.unused(),
     }
     reasons = {
         f"{table}.{name}": reason
@@ -69,10 +70,6 @@ def _check_used(settings: Described, host: type[Host]) -> None:
     }
     if reasons:
         raise Unused(reasons)
-
-
-def _remembers(settings: Described) -> bool:
-    return any(isinstance(addition, RunMemory) for addition in made_additions(settings))
 
 
 DOMAINS: dict[str, str] = {

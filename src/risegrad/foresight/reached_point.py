@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from risegrad.continual.additions.addition import Addition
-from risegrad.continual.additions.run_memory import RunMemory, made_additions
+from risegrad.continual.additions.run_memory import made_additions
 from risegrad.continual.devices import Devices
 from risegrad.continual.host import Host
 from risegrad.continual.run_checkpoints import Checkpoints
@@ -138,6 +138,6 @@ def comparable(one: Any, owner: Any) -> bool:
     same = ["domain", "stream", "model", "host", "additions"]
     if one.rule.informed:
         same.append("memory")
-        if not any(isinstance(addition, RunMemory) for addition in made_additions(owner)):
+        if not any(addition.remembers for addition in made_additions(owner)):
             return False
     return all(getattr(one, name) == getattr(owner, name) for name in same)

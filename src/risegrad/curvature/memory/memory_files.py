@@ -28,6 +28,10 @@ BETWEEN = "|"
 
 def write_memory(memory: Memory, path: Path) -> None:
     """Write a memory as a file of safetensors."""
+    write_bytes(path, _as_safetensors(memory))
+
+
+def _as_safetensors(memory: Memory) -> bytes:
     torch_form = need("safetensors.torch", "curvature", "saving a memory")
     tensors = {
         BETWEEN.join((name, part, piece)): tensor.detach().cpu().contiguous()
@@ -42,19 +46,20 @@ def write_memory(memory: Memory, path: Path) -> None:
         "layers": {name: _about(layer) for name, layer in memory.items()},
     }
     metadata = {"format": FORMAT, "version": str(VERSION), "about": json.dumps(about)}
-    write_bytes(path, torch_form.save(tensors, metadata))
+    content: bytes = torch_form.save(tensors, metadata)
+    return content
 
 
 def packed(memory: Memory) -> Tensor:
     """A memory as one tensor of bytes, for checkpoints that hold tensors."""
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "memory.safetensors"
-        write_memory(memory, path)
-        return torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8)
+    return torch.frombuffer(bytearray(_as_safetensors(memory)), dtype=torch.uint8)
 
 
 def unpacked(held: Tensor) -> dict[str, Any]:
-    """The arguments of the ``Memory`` that ``packed`` put into a checkpoint."""
+    """The arguments of the ``Memory`` that ``packed`` put into a checkpoint.
+
+    By way of a file: safetensors reads the words about a memory from nothing else.
+    """
     with TemporaryDirectory() as folder:
         path = Path(folder) / "memory.safetensors"
         path.write_bytes(held.cpu().numpy().tobytes())

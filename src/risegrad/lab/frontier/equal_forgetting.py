@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Literal
 
 from risegrad.common.intervals import Interval, interval
-from risegrad.lab.frontier.frontier_curves import Curve, SweepSetting
+from risegrad.lab.frontier.frontier_curves import Curve, SweepSetting, overlap, side_by_side
 
 STEPS = 8
 """Places of the band between two neighbouring settings."""
@@ -41,32 +41,21 @@ def compare_learning(
     method: Curve, reference: Curve, level: float | None = None
 ) -> EqualForgetting:
     """``method`` beside ``reference``, by default at the most forgetting that both reach."""
-    common = _common_forgetting(method, reference)
+    common = overlap(_forgetting(method), _forgetting(reference))
     nothing = EqualForgetting(method.name, reference.name, None)
     if common is None:
         return nothing
     at = common[1] if level is None else level
     if not common[0] <= at <= common[1]:
         return nothing
-    mine, theirs = method.learned_at(at), reference.learned_at(at)
-    paired = sorted(mine.keys() & theirs.keys())
-    return EqualForgetting(
-        method.name,
-        reference.name,
-        at,
-        interval(list(mine.values())),
-        interval(list(theirs.values())),
-        interval([mine[seed] - theirs[seed] for seed in paired]),
-    )
+    readings = side_by_side(method.learned_at(at), reference.learned_at(at))
+    return EqualForgetting(method.name, reference.name, at, *readings)
 
 
-def _common_forgetting(first: Curve, second: Curve) -> tuple[float, float] | None:
-    """The amounts of forgetting that both curves can be read at; along a curve they grow."""
-    if not first.front or not second.front:
-        return None
-    low = max(curve.front[0].forgotten for curve in (first, second))
-    high = min(curve.front[-1].forgotten for curve in (first, second))
-    return (low, high) if low <= high else None
+def _forgetting(curve: Curve) -> tuple[float, float] | None:
+    """The amounts of forgetting that a curve can be read at; along it they grow."""
+    front = curve.front
+    return (front[0].forgotten, front[-1].forgotten) if front else None
 
 
 @dataclass(frozen=True)

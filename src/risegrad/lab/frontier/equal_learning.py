@@ -13,9 +13,17 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from risegrad.common.checks import check_choice
-from risegrad.common.intervals import Interval, interval
+from risegrad.common.intervals import Interval
 from risegrad.common.optional_imports import need
-from risegrad.lab.frontier.frontier_curves import Curve, RunPoint, SweepSetting, curves, together
+from risegrad.lab.frontier.frontier_curves import (
+    Curve,
+    RunPoint,
+    SweepSetting,
+    curves,
+    overlap,
+    side_by_side,
+    together,
+)
 from risegrad.pages.notebook_tables import notebook_paragraph, notebook_table
 from risegrad.pages.page_text import MISSING
 
@@ -65,16 +73,8 @@ def compare(method: Curve, reference: Curve, level: float | None = None) -> Equa
     at = _most(method, reference, common) if level is None else level
     if not common[0] <= at <= common[1]:
         return EqualLearning(method.name, reference.name, None)
-    mine, theirs = method.forgotten_at(at), reference.forgotten_at(at)
-    paired = sorted(mine.keys() & theirs.keys())
-    return EqualLearning(
-        method.name,
-        reference.name,
-        at,
-        interval(list(mine.values())),
-        interval(list(theirs.values())),
-        interval([mine[seed] - theirs[seed] for seed in paired]),
-    )
+    readings = side_by_side(method.forgotten_at(at), reference.forgotten_at(at))
+    return EqualLearning(method.name, reference.name, at, *readings)
 
 
 UPRIGHT = 20.0
@@ -92,10 +92,7 @@ def _most(method: Curve, reference: Curve, common: tuple[float, float]) -> float
 
 def common_range(first: Curve, second: Curve) -> tuple[float, float] | None:
     """The amounts of learning that both curves can be read at."""
-    if first.range is None or second.range is None:
-        return None
-    low, high = max(first.range[0], second.range[0]), min(first.range[1], second.range[1])
-    return (low, high) if low <= high else None
+    return overlap(first.range, second.range)
 
 
 class Frontier:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
 
-from risegrad.common.intervals import interval
+from risegrad.common.intervals import Interval, interval
 
 
 @dataclass(frozen=True)
@@ -144,6 +144,26 @@ class Curve:
 
 def _between(low: float, high: float, weight: float) -> float:
     return low + weight * (high - low)
+
+
+def overlap(
+    first: tuple[float, float] | None, second: tuple[float, float] | None
+) -> tuple[float, float] | None:
+    """What two ranges have in common; None for nothing, or where one is empty."""
+    if first is None or second is None:
+        return None
+    low, high = max(first[0], second[0]), min(first[1], second[1])
+    return (low, high) if low <= high else None
+
+
+Readings = tuple[Interval | None, Interval | None, Interval | None]
+
+
+def side_by_side(mine: Mapping[int, float], theirs: Mapping[int, float]) -> Readings:
+    """Two readings by seed: the interval of each, and of their difference, paired by seed."""
+    paired = sorted(mine.keys() & theirs.keys())
+    differences = [mine[seed] - theirs[seed] for seed in paired]
+    return interval(list(mine.values())), interval(list(theirs.values())), interval(differences)
 
 
 def curves(points: Iterable[RunPoint]) -> dict[str, Curve]:
