@@ -167,3 +167,25 @@ BAD = [
 def test_bad_factors(make, kind, message):
     with pytest.raises(kind, match=message):
         make()
+
+
+def of_units_that_seldom_fire(seed):
+    """Second moments behind a ReLU: 6 of 64 units ever fire, each on its own scale."""
+    generator = torch.Generator().manual_seed(seed)
+    at = torch.randperm(64, generator=generator)[:6]
+    x = torch.randn(256, 6, generator=generator).relu() * torch.logspace(-2.5, -7, 6)
+    x = x * (torch.rand(256, 6, generator=generator) < 0.1)
+    matrix = torch.zeros(64, 64)
+    matrix[at[:, None], at] = x.T @ x / 256
+    return matrix
+
+
+@pytest.mark.parametrize("seed", [9, 38, 84])  # float32 does not converge on some machines
+def test_units_that_seldom_fire(seed):
+    matrix = of_units_that_seldom_fire(seed)
+    wanted = torch.linalg.inv(
+        matrix.double() / matrix.double().diagonal().mean() + 0.1 * torch.eye(64).double()
+    )
+    found = Factor(matrix).filtered(torch.eye(64), 0.1)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=1e-4)
