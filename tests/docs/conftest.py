@@ -19,10 +19,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("zensical", reason="zensical is not installed")
     folder = tmp_path_factory.mktemp("documentation")
     shutil.copy(ROOT / "mkdocs.yml", folder)
-    for name in ("docs", "src"):  # a build beside the sources, which it does not change
-        (folder / name).symlink_to(ROOT / name)
+    shutil.copytree(ROOT / "docs", folder / "docs")
+    (folder / "src").symlink_to(ROOT / "src")
     done = subprocess.run(
-        [sys.executable, "-m", "zensical", "build", "--strict"],
+        [Path(sys.executable).with_name("zensical"), "build", "--strict"],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT / "docs")},
         capture_output=True,
