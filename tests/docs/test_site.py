@@ -90,6 +90,8 @@ def test_formulas_are_rendered(site: Path, pages: dict[Path, Links]) -> None:
     for page in pages:
         text = page.read_text(encoding="utf-8")
         assert 'class="arithmatex"' not in text, page
-        assert not re.search(r"<m[ion]>(\\|&amp;<|&<)", text), f"{page}: LaTeX that was not understood"
+        assert not re.search(r"<m[ion]>(\\|&amp;<|&<)", text), (
+            f"{page}: LaTeX that was not understood"
+        )
     for name in ("theory", "rule", "informed"):
         assert "<math" in (site / name / "index.html").read_text(encoding="utf-8"), name
