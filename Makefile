@@ -46,4 +46,4 @@ docs: setup      ## build the documentation strictly into site/
 	PYTHONPATH=docs $(BIN)/zensical build --strict --clean
 
 clean:           ## remove the environment and everything built
-	rm -rf $(VENV) site build dist out .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) site .cache build dist out .mypy_cache .ruff_cache .pytest_cache

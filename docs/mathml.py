@@ -17,6 +17,7 @@ SIDES = {r"\l": r"\left", r"\r": r"\right"}
 NORM = re.compile(r"(\\[lr])([Vv])ert\b")
 STRETCHED = re.compile(r'stretchy="true"(?=[^>]*>&#x0(?:2016|007C);)')  # one height for all bars
 # Names of functions are upright names, not operators with space around; a slash stands close.
+LAST = '<mspace width="0.17em" /></mrow>'
 FUNCTION, SLASH = re.compile(r"<mo>([a-z]{2,})</mo>"), "<mo>&#x0002F;</mo>"
 
 
@@ -33,7 +34,7 @@ def mathml(formula: str, display: str) -> str:
     """
     found = STRETCHED.sub('stretchy="false"', convert(NORM.sub(sides, formula), display=display))
     close = found.replace(SLASH, '<mo lspace="0" rspace="0">/</mo>')
-    return FUNCTION.sub(r'<mi>\1</mi><mspace width="0.17em" />', close)
+    return FUNCTION.sub(r'<mi>\1</mi><mspace width="0.17em" />', close).replace(LAST, "</mrow>")
 
 
 def as_mathml(found: re.Match[str]) -> str:
