@@ -27,11 +27,7 @@ def sides(found: re.Match[str]) -> str:
 
 
 def mathml(formula: str, display: str) -> str:
-    r"""A formula of LaTeX.
-
-    >>> r"\lVert" in mathml(r"\lVert x \rVert", "inline")
-    False
-    """
+    """A formula of LaTeX; `display` is "inline" or "block"."""
     found = STRETCHED.sub('stretchy="false"', convert(NORM.sub(sides, formula), display=display))
     close = found.replace(SLASH, '<mo lspace="0" rspace="0">/</mo>')
     return FUNCTION.sub(r'<mi>\1</mi><mspace width="0.17em" />', close).replace(LAST, "</mrow>")
