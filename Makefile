@@ -43,7 +43,7 @@ bench: setup     ## ratios against references and peers, measured in one run
 	$(BIN)/python -m benchmarks
 
 docs: setup      ## build the documentation strictly into site/
-	$(BIN)/mkdocs build --strict --quiet
+	PYTHONPATH=docs $(BIN)/zensical build --strict --clean
 
 clean:           ## remove the environment and everything built
-	rm -rf $(VENV) site build dist out .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) site .cache build dist out .mypy_cache .ruff_cache .pytest_cache
