@@ -13,7 +13,8 @@ from risegrad.pages.charts.chart_axes import HEIGHT, WIDTH, AnyChart
 LAYER = "labels"
 NARROW = 300
 """Pixels of a plot on a phone, for which labels have places of their own."""
-CHARACTER, LINE, GAP = 6.6, 15.0, 9.0
+CHARACTER, LINE, GAP = 6.6, 12.0, 9.0
+"""Pixels: the mean width of a letter, its height, and how far a name stands off its point."""
 LONGEST = 34
 
 

@@ -140,10 +140,10 @@ def _named_at(
     curves: Sequence[Sequence[FrontierPoint]],
     at: Callable[[FrontierPoint], tuple[float, float]],
 ) -> FrontierPoint:
-    """Where a method's name goes: the end of its curve, or the other end if that is crowded."""
+    """Where a method's name goes: the end of its curve, or where there is room along it."""
     others = [at(p) for other in curves if other is not curve for p in other]
-    ends = [curve[-1], curve[0]]
-    return next((p for p in ends if places([(p.method, *at(p))], others)[0]), curve[-1])
+    along = [curve[-1], curve[0], *curve[1:-1]]
+    return next((p for p in along if places([(p.method, *at(p))], others)[0]), curve[-1])
 
 
 def _labels(
