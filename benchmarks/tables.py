@@ -132,8 +132,8 @@ def _metric(record: Record, key: str) -> float:
 
 
 EXPERIMENTS = (
-    "turned-digits", "turned-digits-ablations", "banking77", "digits", "table1-cpu",
-    "table3-cpu", "language-short-cpu", "language-frontier-cpu", "language-ten-cpu",
+    "turned-digits", "turned-digits-ablations", "turned-digits-ten", "banking77", "digits",
+    "table1-cpu", "table3-cpu", "language-short-cpu", "language-frontier-cpu", "language-ten-cpu",
 )  # fmt: skip
 """An entry here gives an experiment with records its figure, `docs/figures/NAME-frontier.png`, and
 what may stand between marks on a page: its table (`NAME`), its finding and table at equal learning
