@@ -27,7 +27,7 @@ from risegrad.continual.stream import Task
 from risegrad.continual.vision.classifier_heads import Head
 from risegrad.continual.vision.first_task_base import new_head, train_base
 from risegrad.continual.vision.small_network import MLP
-from risegrad.continual.vision.streams import ImageSplit
+from risegrad.continual.vision.streams import ImageSplit, OwnImageStream
 
 if TYPE_CHECKING:
     from risegrad.continual.vision.vision_run import VisionRun
@@ -60,7 +60,9 @@ def _file(vit: nn.Module, tasks: int, settings: VisionRun, devices: Devices) -> 
     """Where the base lies or would lie; None where none is kept."""
     folder = cache_folder("bases")
     # A plugin's code may change without our seeing it.
-    foreign = settings.stream.source == "own" or (settings.model.own and settings.model.name != MLP)
+    foreign = isinstance(settings.stream, OwnImageStream) or (
+        settings.model.own and settings.model.name != MLP
+    )
     if folder is None or foreign or importlib.util.find_spec("safetensors") is None:
         return None
     known = {
