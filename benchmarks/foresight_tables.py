@@ -1,8 +1,19 @@
 """Tables of local validations and diagnoses, from the records of their commands."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from risegrad.foresight.foresight_report import (
+    HORIZON_HEAD,
+    SCORE_HEAD,
+    foresight_parts,
+    horizon_cells,
+    score_cells,
+)
+from risegrad.foresight.foresight_result import ForesightResult
+from risegrad.pages.page_blocks import ChartFigure, Row
 
 RECORDS = Path(__file__).parents[1] / "experiments" / "records"
 
@@ -73,6 +84,36 @@ RULES = (
     ("covariance noise", "covariance_noise", "rise"),
 )
 """Words, damage and change in the totals; noise of RISE's covariance has RISE's mean."""
+
+
+def foresight_names() -> list[str]:
+    """The experiments whose foresight has a record."""
+    return sorted(path.stem for path in (RECORDS / "foresight").glob("*.json"))
+
+
+def horizon_table(name: str) -> str:
+    """How well predictions from before a session came true, by steps ahead."""
+    return _table(HORIZON_HEAD, map(horizon_cells, _foresight(name).horizons))
+
+
+def score_table(name: str) -> str:
+    """Block scores against the benefit of shaping single blocks."""
+    return _table(SCORE_HEAD, map(score_cells, _foresight(name).scores))
+
+
+def calibration_figures(name: str) -> list[ChartFigure]:
+    """Predicted against true change of the loss: for each number of steps ahead, the end last."""
+    plots = foresight_parts(_foresight(name))[0].blocks[0]
+    assert isinstance(plots, Row)
+    return [block for block in plots.blocks if isinstance(block, ChartFigure)]
+
+
+def _foresight(name: str) -> ForesightResult:
+    return ForesightResult.from_dict(_record("foresight", name))
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    return "\n".join([_line(head), f"|{'---:|' * len(head)}", *map(_line, rows)])
 
 
 def _record(kind: str, name: str) -> dict[str, Any]:

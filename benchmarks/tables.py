@@ -13,7 +13,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.foresight_tables import agreement_table, diagnosis_table, draws_table, ends_table
+from benchmarks.foresight_tables import (
+    agreement_table,
+    calibration_figures,
+    diagnosis_table,
+    draws_table,
+    ends_table,
+    foresight_names,
+    horizon_table,
+    score_table,
+)
 from benchmarks.keep import row_labels
 from benchmarks.memory_tables import dreams_table, memory_of_table, scale_table
 from risegrad.lab.frontier.equal_learning import EqualLearning
@@ -21,6 +30,7 @@ from risegrad.lab.records.record import Record, read_records
 from risegrad.lab.report.report_frontier import VERDICTS
 from risegrad.lab.report.report_page import report_page
 from risegrad.lab.report.report_parts import Report, build
+from risegrad.pages.page_blocks import ChartFigure
 from risegrad.pages.vega_charts import save_figures
 
 ROOT = Path(__file__).parents[1]
@@ -117,8 +127,18 @@ def choice_text(name: str) -> str:
 
 def save_figure(name: str) -> Path:
     """The main figure of an experiment's report, as the documentation shows it."""
-    target = FIGURES / f"{name}-frontier.png"
     figure = next(report_page(report_of(name)).figures())
+    return save_png(figure, FIGURES / f"{name}-frontier.png")
+
+
+def save_calibrations(name: str) -> list[Path]:
+    """Predicted against true, `NAME-foresight-STEPS.png`: four steps ahead, and 0 for the end."""
+    figures = [one for one in calibration_figures(name) if one.name[-2:] in ("-4", "-0")]
+    return [save_png(figure, FIGURES / f"{name}-{figure.name}.png") for figure in figures]
+
+
+def save_png(figure: ChartFigure, target: Path) -> Path:
+    """One figure, on white."""
     with TemporaryDirectory() as folder:
         png = next(path for path in save_figures([figure], Path(folder)) if path.suffix == ".png")
         target.write_bytes(png.read_bytes())
@@ -153,8 +173,11 @@ TABLES: dict[str, Callable[[], str]] = {
     **{f"ends-{name}": partial(ends_table, name) for name in LOCAL},
     **{f"draws-{name}": partial(draws_table, name) for name in LOCAL},
     **{f"diagnosis-{name}": partial(diagnosis_table, name) for name in LOCAL},
+    **{f"{name}-foresight": partial(horizon_table, name) for name in foresight_names()},
+    **{f"{name}-scores": partial(score_table, name) for name in foresight_names()},
 }
-PLACES = ("README.md", "docs/benchmarks.md", "docs/results.md", "docs/informed.md")
+PLACES = ("README.md", "docs/benchmarks.md", "docs/results.md", "docs/informed.md",
+          "docs/foresight.md")  # fmt: skip
 
 
 def filled(text: str) -> str:
@@ -171,6 +194,9 @@ if __name__ == "__main__":
     if parser.parse_args().figures:
         for experiment in EXPERIMENTS:
             print(save_figure(experiment).relative_to(ROOT))
+        for experiment in foresight_names():
+            for path in save_calibrations(experiment):
+                print(path.relative_to(ROOT))
     for place in PLACES:
         path = ROOT / place
         path.write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 BATCHES = 8
@@ -17,13 +18,7 @@ PIECES = 4
 def problem_of(model: Any, historical: Any, incoming: Any) -> tuple[nn.Module, Any, Any]:
     """A module, and batches of what it must keep and of what it is to learn."""
     if _is_trainer(model):
-        old = _trainer_batches(model.get_eval_dataloader(historical))
-        loader = (
-            model.get_train_dataloader()
-            if incoming is None
-            else model.get_eval_dataloader(incoming)
-        )
-        return model.model, old, _trainer_batches(loader)
+        return _of_trainer(model, historical, incoming)
     if not isinstance(model, nn.Module):
         raise TypeError(
             f"model must be a torch module or a transformers Trainer, got {type(model).__name__}"
@@ -35,6 +30,40 @@ def problem_of(model: Any, historical: Any, incoming: Any) -> tuple[nn.Module, A
 
 def _is_trainer(model: Any) -> bool:
     return all(hasattr(model, name) for name in ("get_train_dataloader", "get_eval_dataloader"))
+
+
+def _of_trainer(trainer: Any, historical: Any, incoming: Any) -> tuple[nn.Module, Any, Any]:
+    """Batches as the Trainer collates them; its own data sets where none are given."""
+    _check_loss(trainer)
+    if historical is None and trainer.eval_dataset is None:
+        raise TypeError(
+            "historical must be a data set of what is to be kept, got None, and the Trainer has no "
+            "eval_dataset"
+        )
+    if incoming is None and trainer.train_dataset is None:
+        raise TypeError(
+            "incoming must be a data set of what is to be learned, got None, and the Trainer has "
+            "no train_dataset"
+        )
+    # Training shuffles by global random numbers: always the same here, and put back.
+    with torch.random.fork_rng(devices=range(torch.accelerator.device_count())):
+        torch.manual_seed(0)
+        old = _trainer_batches(trainer.get_eval_dataloader(historical))
+        own = incoming is None
+        loader = trainer.get_train_dataloader() if own else trainer.get_eval_dataloader(incoming)
+        return trainer.model, old, _trainer_batches(loader)
+
+
+def _check_loss(trainer: Any) -> None:
+    """What is diagnosed is the model's own loss."""
+    smoothing = getattr(trainer.args, "label_smoothing_factor", 0.0)
+    own = getattr(trainer, "compute_loss_func", None)
+    if smoothing or own is not None:
+        what = "compute_loss_func" if own is not None else f"label_smoothing_factor={smoothing}"
+        raise ValueError(
+            f"a Trainer must train by its model's own loss to be diagnosed, got {what}; give the "
+            "model and batches, and the loss as batch_loss=BatchLoss(...)"
+        )
 
 
 def _trainer_batches(loader: Any) -> list[Any]:

@@ -33,8 +33,7 @@ def train_base(
     Several tasks have the same classes, and are learned together. Every process of a
     run does all of it alone: it is short, and they end with the same weights.
     """
-    head = Head("linear", feature_width(vit))
-    head.grow(len(tasks[0].classes), generator_for(seed, "base head"))
+    head = new_head(vit, tasks, seed)
     both = nn.ModuleList([vit, head]).to(devices.device).requires_grad_(True).train()
     budget = TrainingBudget(epochs=settings.base_epochs, optimizer="adamw", lr=settings.base_lr)
     optimizer = budget.make_optimizer(both.parameters())
@@ -52,6 +51,13 @@ def train_base(
                 cross_entropy(logits, batch.labels).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
     both.requires_grad_(False).eval()
+    return head
+
+
+def new_head(vit: nn.Module, tasks: Sequence[Task[ImageSplit]], seed: int) -> Head:
+    """The head as its training begins."""
+    head = Head("linear", feature_width(vit))
+    head.grow(len(tasks[0].classes), generator_for(seed, "base head"))
     return head
 
 

@@ -35,9 +35,9 @@ from risegrad.continual.vision.backbone import (
     weights_of,
     weights_wanted,
 )
-from risegrad.continual.vision.first_task_base import train_base
 from risegrad.continual.vision.hosts import HOSTS
 from risegrad.continual.vision.hosts.vision_host import VisionHost
+from risegrad.continual.vision.kept_base import taught_base
 from risegrad.continual.vision.small_network import DEPTH, WIDTH
 from risegrad.continual.vision.streams import ImageStreamSettings, build_stream, read_stream
 from risegrad.continual.vision.streams.image_stream_build import images_of, open_source
@@ -234,9 +234,7 @@ def make_host(settings: VisionRun, devices: Devices) -> VisionHost:
     if settings.model.base_epochs:
         # Of new classes a base knows the first task's; of the same in other images, all known.
         shared = stream.known if settings.stream.kind == "domains" else 1
-        base_head = train_base(
-            vit, stream.tasks[: shared or 1], settings.model, settings.loop, devices, settings.seed
-        )
+        base_head = taught_base(vit, stream.tasks[: shared or 1], settings, devices)
     kit = Kit(
         stream=stream,
         vit=vit,

@@ -5,6 +5,8 @@ import platform
 import resource
 import subprocess
 import sys
+from contextlib import suppress
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -30,8 +32,20 @@ def environment() -> dict[str, Any]:
     }
 
 
+def watch_memory() -> None:
+    """Forget how large this process was: an earlier run in it is no part of the next.
+
+    Only Linux can; elsewhere a process that does several runs tells the largest of them.
+    """
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+    torch = _torch()
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+
+
 def memory() -> dict[str, int]:
-    """The largest this process ever was, here and on the accelerator."""
+    """The largest this process was since ``watch_memory``, here and on the accelerator."""
     found = {"peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
     torch = _torch()
     if torch is not None and torch.cuda.is_available():
@@ -52,6 +66,12 @@ def git() -> dict[str, Any]:
     except (OSError, subprocess.SubprocessError):
         return {}
     return {"commit": commit, "dirty": bool(dirty)}
+
+
+@cache
+def loaded_git() -> dict[str, Any]:
+    """``git`` as it was at the first run of this process: its sources have been loaded since."""
+    return git()
 
 
 def _git(folder: Path, *arguments: str) -> str:

@@ -4,22 +4,13 @@ import os
 import socket
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from risegrad.common.cores import cores
 from risegrad.common.optional_imports import need
 from risegrad.lab.running.engine import Ended
-from risegrad.lab.running.run_execution import (
-    FAILED,
-    LOST,
-    UNWRITABLE,
-    RunOrder,
-    execute,
-    unwritable,
-)
-from risegrad.lab.running.run_folder import LOG
-from risegrad.lab.running.run_worker import thread_limits
+from risegrad.lab.running.run_execution import FAILED, LOST, RunOrder
+from risegrad.lab.running.run_worker import logged, thread_limits
 
 
 class RayEngine:
@@ -38,7 +29,7 @@ class RayEngine:
         self._work = self.ray.remote(
             num_cpus=threads,
             num_gpus=min(1.0, gpus / self.workers),
-            max_calls=1,  # a new process for every run, as with the local engine
+            max_calls=1,  # Ray would also reuse a worker whose run failed
             max_retries=0,
         )(perform)
 
@@ -106,15 +97,7 @@ def reach(address: str) -> None:
 def perform(plain: dict[str, Any], threads: int) -> tuple[str, str]:
     """What a Ray worker does; the same as ``risegrad.lab.running.run_worker`` with other pipes."""
     os.environ.update(thread_limits(threads))
-    order = RunOrder(**plain)
-    try:
-        Path(order.folder).mkdir(parents=True, exist_ok=True)
-        log = os.open(Path(order.folder) / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    except OSError as error:
-        return UNWRITABLE, unwritable(Path(order.folder), error)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    return execute(order)
+    return logged(RunOrder(**plain))
 
 
 def _import() -> Any:

@@ -99,7 +99,8 @@ def _execute(order: RunOrder, folder: Path) -> tuple[str, str]:
         os.replace(folder / RECORD, folder / BROKEN)
     tidy(folder)
     starts = _sign(folder)
-    clock, git = time.perf_counter(), run_environment.git()  # now: sources may change meanwhile
+    # Now: sources may change meanwhile.
+    clock, git = time.perf_counter(), run_environment.loaded_git()
     try:
         readings = _readings(order)
         _look_at(order, readings)
@@ -149,6 +150,7 @@ def _now() -> str:
 def perform(order: RunOrder, first: bool = True) -> tuple[dict[str, Any], dict[str, int]]:
     """The work itself: its result, and the memory it took. Only the ``first`` process reports."""
     folder, work = Path(order.folder), _work(order)
+    run_environment.watch_memory()
     tracking = Tracking(order.track if first else (), _tracked(order))
     report: Callable[[dict[str, Any]], None] = (
         Progress(folder, tracking) if first else lambda news: None

@@ -1,0 +1,104 @@
+"""``diagnose`` takes a transformers Trainer: the numbers of its model and of its batches."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from peft import LoraConfig, get_peft_model
+
+from risegrad import Rise
+from risegrad.curvature import ProductBudget
+from risegrad.foresight import Measurement, diagnose
+
+HOW = Measurement(budget=ProductBudget(probes=8), dampings=(0.3,), seed=3)
+SIZES = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 20}
+
+
+def network(lora: bool) -> Any:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        config = transformers.BertConfig(**SIZES, intermediate_size=16, num_labels=3)
+        made: Any = transformers.BertForSequenceClassification(config)
+        if not lora:
+            return made
+        how = LoraConfig(r=2, target_modules=["query", "value"], task_type="SEQ_CLS")
+        return get_peft_model(made, how)
+
+
+def examples(count: int, seed: int) -> list[dict[str, Any]]:
+    """Texts of one length, so that batches can be made without a tokenizer."""
+    generator = torch.Generator().manual_seed(seed)
+    words = torch.randint(20, (count, 5), generator=generator)
+    labels = torch.randint(3, (count,), generator=generator)
+    return [{"input_ids": w, "labels": y} for w, y in zip(words, labels, strict=True)]
+
+
+def trainer(folder: Path, lora: bool = False, **changes: Any) -> transformers.Trainer:
+    given: dict[str, Any] = {"train_dataset": examples(8, 1), "eval_dataset": examples(8, 2)}
+    arguments = {name: changes.pop(name) for name in ("label_smoothing_factor",) if name in changes}
+    args = transformers.TrainingArguments(
+        str(folder), per_device_train_batch_size=4, per_device_eval_batch_size=4, use_cpu=True,
+        report_to=[], **arguments,
+    )  # fmt: skip
+    return transformers.Trainer(network(lora), args, **given | changes)
+
+
+def batches(data: list[dict[str, Any]]) -> list[Any]:
+    return [
+        {name: torch.stack([one[name] for one in data[at : at + 4]]) for name in data[0]}
+        for at in range(0, len(data), 4)
+    ]
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_a_trainer_is_its_model_and_its_batches(tmp_path: Path, lora: bool) -> None:
+    made = trainer(tmp_path, lora)
+    kept, new = examples(8, 5), examples(8, 6)
+    rise = Rise(exempt=("*classifier*",))
+    found = diagnose(made, kept, new, rise=rise, measurement=HOW)
+    expected = diagnose(made.model, batches(kept), batches(new), rise=rise, measurement=HOW)
+    assert found.to_dict() == expected.to_dict()
+    assert any("lora" in block.name for block in found.blocks) == lora
+
+
+def test_its_own_data_sets_by_default(tmp_path: Path) -> None:
+    made = trainer(tmp_path)
+    found = diagnose(made, None, measurement=HOW)
+    made.model.eval()
+    losses = [
+        sum(made.model(**batch).loss.item() for batch in batches(data)) / 2
+        for data in (made.eval_dataset, made.train_dataset)
+    ]
+    assert [found.historical_loss, found.incoming_loss] == pytest.approx(losses, rel=1e-5)
+
+
+def test_nothing_is_changed(tmp_path: Path) -> None:
+    made = trainer(tmp_path)
+    made.model.train()
+    before = {name: value.clone() for name, value in made.model.state_dict().items()}
+    random = torch.get_rng_state()
+    first = diagnose(made, None, measurement=HOW)
+    assert torch.equal(torch.get_rng_state(), random)
+    assert made.model.training
+    assert all(torch.equal(before[name], v) for name, v in made.model.state_dict().items())
+    torch.rand(3)
+    again = diagnose(made, None, measurement=HOW)
+    assert first.to_dict() == again.to_dict(), "whatever was drawn in between"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"eval_dataset": None}, "historical must be a data set .* no eval_dataset"),
+        ({"train_dataset": None}, "incoming must be a data set .* no train_dataset"),
+        ({"label_smoothing_factor": 0.1}, "own loss .* got label_smoothing_factor=0.1"),
+        ({"compute_loss_func": max}, "own loss .* got compute_loss_func"),
+    ],
+)
+def test_what_a_trainer_lacks_is_named(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        diagnose(trainer(tmp_path, **changes), None, measurement=HOW)
