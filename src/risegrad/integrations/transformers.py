@@ -149,7 +149,7 @@ class ForgettingCallback(ForgettingInTraining, TrainerCallback):
         meter = self._running()
         reading = meter.update(state.global_step)
         if control.should_training_stop and meter.last.step != meter.step:
-            reading = meter.finish()  # here: when training ends, MLflow's and Trackio's runs end too
+            reading = meter.finish()  # here: when training ends, MLflow and Trackio end too
         self._take(reading, args, state, control)
 
     def on_epoch_end(
