@@ -1,7 +1,7 @@
 """Execute the notebooks in this folder and write them with their outputs, and as pages of the docs.
 
-    python notebooks/run_notebooks.py                  # all, each in a process and a folder of its own
-    python notebooks/run_notebooks.py first_steps      # one
+    python notebooks/run_notebooks.py                # all, each in a process of its own
+    python notebooks/run_notebooks.py first_steps    # one
 
 A notebook is a list of cells in JSON, and these need no more of Jupyter than printed text, figures
 and the value of a cell's last line. So this runs them: nothing has to be installed for it, and the
@@ -15,7 +15,6 @@ import base64
 import contextlib
 import io
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -56,7 +55,7 @@ def _outputs(source: str, names: dict[str, Any], count: int) -> list[dict[str, A
     if text := printed.getvalue():
         found.append({"output_type": "stream", "name": "stdout", "text": _lines(text)})
     found += [_shown("display_data", data) for data in _figures()]
-    if value is not None:
+    if value is not None and not source.rstrip().endswith(";"):  # Jupyter's way to show nothing
         found.append(_shown("execute_result", _rich(value)) | {"execution_count": count})
     return found
 
@@ -99,7 +98,7 @@ def page(name: str, notebook: dict[str, Any]) -> dict[str, str | bytes]:
     parts: list[str] = []
     files: dict[str, str | bytes] = {}
     for cell in notebook["cells"]:
-        source = "".join(cell["source"])
+        source = "".join(cell["source"]).removesuffix(";")
         parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
         for output in cell.get("outputs", []):
             parts.append(_on_page(output, name, files))
@@ -114,7 +113,7 @@ def _on_page(output: dict[str, Any], name: str, files: dict[str, str | bytes]) -
         files[file] = base64.b64decode(data["image/png"])
         return f"![What the cell above draws]({file})"
     html = "".join(data.get("text/html", []))
-    if html.startswith("<table") or html.startswith("<div>\n<table"):  # whole pages stay out
+    if html.startswith(("<table", "<div>\n<table")):  # whole pages stay out
         return html
     text = "".join(output.get("text") or data["text/plain"]).rstrip()
     return f"```text\n{text}\n```"
@@ -131,6 +130,11 @@ def write(name: str) -> None:
     notebook = read(name)
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         execute(notebook)
+    store(name, notebook)
+
+
+def store(name: str, notebook: dict[str, Any]) -> None:
+    """A notebook with its outputs, and its page."""
     text = json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
     (HERE / f"{name}.ipynb").write_text(text, encoding="utf-8")
     PAGES.mkdir(exist_ok=True)
@@ -146,4 +150,4 @@ if __name__ == "__main__":
     else:  # a process each: none sees what another has imported or set
         for each in chosen:
             command = [sys.executable, __file__, each]
-            subprocess.run(command, check=True, env=os.environ | {"TOKENIZERS_PARALLELISM": "false"})
+            subprocess.run(command, check=True)
