@@ -3,10 +3,13 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# The lower bounds of pyproject.toml have wheels for this Python; newer ones lack some.
+OLDEST_PYTHON ?= python3.11
+OLDEST := .venv-oldest
 # Every tool here is a child of make; one that starts more threads than cores only slows the others.
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help setup demo test slow lint types check bench docs clean
+.PHONY: help setup demo test slow lint types check bench docs oldest clean
 
 help:            ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -45,5 +48,10 @@ bench: setup     ## ratios against references and peers, measured in one run
 docs: setup      ## build the documentation strictly into site/
 	PYTHONPATH=docs $(BIN)/zensical build --strict --clean
 
-clean:           ## remove the environment and everything built
-	rm -rf $(VENV) site .cache build dist out .mypy_cache .ruff_cache .pytest_cache
+oldest:          ## the default suite with the oldest supported versions, in its own environment
+	test -x $(OLDEST)/bin/python || $(OLDEST_PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --quiet -c constraints-oldest.txt -e ".[all,lightning,test]"
+	$(OLDEST)/bin/python -m pytest
+
+clean:           ## remove the environments and everything built
+	rm -rf $(VENV) $(OLDEST) site .cache build dist out .mypy_cache .ruff_cache .pytest_cache

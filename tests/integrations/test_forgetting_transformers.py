@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -86,35 +85,6 @@ def test_a_budget_stops_or_goes_back(tmp_path: Path) -> None:
     assert callback.meter.last.stop
     good = next(r for r in reversed(callback.meter.readings) if not r.stop)
     assert loss_on_old(model) == pytest.approx(good.scores["old"].loss, rel=1e-5)
-
-
-def test_tensorboard_has_the_numbers(tmp_path: Path) -> None:
-    reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    os.environ["TENSORBOARD_LOGGING_DIR"] = str(tmp_path / "tb")
-    try:
-        callback = ForgettingCallback(kept(), every=2)
-        trainer(tiny(), tmp_path, callbacks=[callback], report_to=["tensorboard"]).train()
-    finally:
-        del os.environ["TENSORBOARD_LOGGING_DIR"]
-    events = reading.EventAccumulator(str(tmp_path / "tb")).Reload()
-    found = events.Scalars("eval/kept_old_loss")
-    assert callback.meter is not None
-    wanted = [(r.step, r.scores["old"].loss) for r in callback.meter.readings]
-    assert [event.step for event in found] == [step for step, _ in wanted]
-    assert [event.value for event in found] == pytest.approx([v for _, v in wanted], rel=1e-5)
-
-
-def test_wandb_offline_has_the_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wandb = pytest.importorskip("wandb", reason="W&B is not installed")
-    monkeypatch.chdir(tmp_path)
-    for name, value in {"MODE": "offline", "SILENT": "true", "DIR": str(tmp_path)}.items():
-        monkeypatch.setenv(f"WANDB_{name}", value)
-    callback = ForgettingCallback(kept(), every=2)
-    trainer(tiny(), tmp_path, callbacks=[callback], report_to=["wandb"]).train()
-    assert callback.meter is not None
-    summary = dict(wandb.run.summary)
-    wandb.finish()
-    assert summary["eval/kept_old_loss"] == pytest.approx(callback.meter.last.scores["old"].loss)
 
 
 def test_a_resumed_run_counts_from_its_first_scores(tmp_path: Path) -> None:

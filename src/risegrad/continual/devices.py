@@ -79,8 +79,10 @@ def _device(name: str) -> torch.device:
     """The device of this process: the accelerators of a machine are given out in turn."""
     if name != "auto":
         return torch.device(name)
-    found = torch.accelerator.current_accelerator()
-    if found is None or not torch.accelerator.is_available():
+    # Asked in this order: torch 2.6 raises instead of naming an accelerator that is not there.
+    there = torch.accelerator.is_available()
+    found = torch.accelerator.current_accelerator() if there else None
+    if found is None:
         return torch.device("cpu")
     if "LOCAL_RANK" not in os.environ:
         return found

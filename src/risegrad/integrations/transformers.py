@@ -129,8 +129,7 @@ class ForgettingCallback(ForgettingInTraining, TrainerCallback):
     ) -> None:
         """Score everything; a resumed run counts from where it first began."""
         model, loader = kwargs["model"], kwargs.get("train_dataloader")
-        kinds = get_reporting_integration_callbacks(args.report_to)  # type: ignore[no-untyped-call]
-        self._reporters = [kind() for kind in kinds]
+        self._reporters = _reporters(args)
         reading = self._begin(
             model, _batches(self.keep, model, loader), _batches(self.new, model, loader)
         )
@@ -147,14 +146,19 @@ class ForgettingCallback(ForgettingInTraining, TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Measure if it is time, and stop where the budget is used up."""
-        self._take(self._running().update(state.global_step), args, state, control)
+        meter = self._running()
+        reading = meter.update(state.global_step)
+        if control.should_training_stop and meter.last.step != meter.step:
+            reading = meter.finish()  # here: when training ends, MLflow and Trackio end too
+        self._take(reading, args, state, control)
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Measure, if that was asked for."""
-        if self.every == "epoch" and not self._running().last.stop:
-            self._take(self._running().measure(), args, state, control)
+        meter = self._running()
+        if self.every == "epoch" and not meter.last.stop and meter.last.step != meter.step:
+            self._take(meter.measure(), args, state, control)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -205,6 +209,16 @@ class ForgettingCallback(ForgettingInTraining, TrainerCallback):
         state.log_history.append({**logs, "step": state.global_step})
         for reporter in self._reporters:
             reporter.on_log(args, state, control, model=model, logs=dict(logs))
+
+
+def _reporters(args: TrainingArguments) -> list[Any]:
+    """Trackers of our own, which log into the runs that the Trainer's have begun."""
+    kinds = get_reporting_integration_callbacks(args.report_to)  # type: ignore[no-untyped-call]
+    made: list[Any] = [kind() for kind in kinds]
+    for reporter in made:
+        if hasattr(reporter, "_trackio"):  # set up again, it ends the run and begins another
+            reporter._initialized = True
+    return made
 
 
 def _make_card(model: nn.Module, folder: Path) -> None:

@@ -208,6 +208,13 @@ def _check_reached(watched: Mapping[str, Watched], of: Of) -> dict[str, str]:
             "(torch.no_grad, reentrant checkpointing), or the predictions do not depend on it; "
             "name it in exempt to leave it as plain training leaves it"
         )
+    reached = [w for w in watched.values() if w.reached]
+    if reached and not any(w.rows for w in reached):
+        raise ValueError(
+            "every gradient that came back to the layers is zero: a layer behind them has no "
+            "backward pass in eval mode (bitsandbytes on a CPU; torchao has one), or the model is "
+            "certain of every prediction"
+        )
     unused |= dict.fromkeys(still, "the features do not depend on it")
     if len(unused) == len(watched):
         raise ValueError(f"nothing of the model is covered: {_reasons(unused)}")

@@ -1,0 +1,56 @@
+"""The notebooks run from top to bottom, and their pages in the docs are what they gave."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from notebooks import run_notebooks
+
+NEEDS = {"first_steps": ("peft", "transformers", "datasets", "sklearn"), "own_plugins": ("pandas",)}
+RUN = """
+import json, sys
+from notebooks.run_notebooks import execute, read
+print("\\n" + json.dumps(execute(read(sys.argv[1]))))
+"""
+
+
+@pytest.mark.parametrize("name", run_notebooks.names())
+def test_a_notebook_runs_and_shows_something(name: str, tmp_path: Path) -> None:
+    for package in ("matplotlib", *NEEDS.get(name, ())):
+        if find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+    command = [sys.executable, "-c", RUN.replace("import json, sys", HEAD), name]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    cells = json.loads(done.stdout.splitlines()[-1])["cells"]
+    kinds = [[o["output_type"] for o in cell["outputs"]] for cell in cells if "outputs" in cell]
+    stored = [cell for cell in run_notebooks.read(name)["cells"] if "outputs" in cell]
+    assert kinds == [[o["output_type"] for o in cell["outputs"]] for cell in stored]
+    assert any(kinds)
+
+
+HEAD = f"import json, sys; sys.path.insert(0, {str(run_notebooks.HERE.parent)!r})"
+
+
+@pytest.mark.parametrize("name", run_notebooks.names())
+def test_the_page_is_the_notebook(name: str) -> None:
+    """``python notebooks/run_notebooks.py`` writes both."""
+    for file, content in run_notebooks.page(name, run_notebooks.read(name)).items():
+        data = content.encode() if isinstance(content, str) else content
+        assert (run_notebooks.PAGES / file).read_bytes() == data, f"docs/notebooks/{file} is old"
+
+
+def test_the_runner_shows_what_a_notebook_shows() -> None:
+    drawn = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\n"
+    source = ["print('printed')\n", drawn, "3 + 4"]
+    cell = {"cell_type": "code", "source": source}
+    outputs = run_notebooks.execute({"cells": [cell]})["cells"][0]["outputs"]
+    assert outputs[0]["text"] == ["printed\n"]
+    assert outputs[1]["data"]["image/png"]
+    assert outputs[2]["data"]["text/plain"] == ["7"]
