@@ -71,4 +71,6 @@ def run() -> Iterator[Ratio]:
     detail = (
         f"{len(found.records)} runs, {len(taught)} bases taught, threads: {torch.get_num_threads()}"
     )
-    yield at_least("rise frontier: part of its time in teaching, training and scoring", share, 0.9, detail)
+    yield at_least(
+        "rise frontier: part of its time in teaching, training and scoring", share, 0.9, detail
+    )

@@ -123,6 +123,23 @@ def test_an_adapter_a_dataset_and_the_next_task(tmp_path: Path) -> None:
     assert torch.equal(back(input_ids=ids).logits, model.eval()(input_ids=ids).logits)
 
 
+@pytest.mark.parametrize("plain", [True, False], ids=["numbers", "tensors"])
+def test_a_list_of_examples_is_a_dataset(tmp_path: Path, plain: bool) -> None:
+    rows = [dict(OldExamples()[number]) for number in range(len(OldExamples()))]
+    if plain:
+        rows = [{key: value.tolist() for key, value in row.items()} for row in rows]
+    found = []
+    for keep in (rows, OldExamples()):
+        callback = RememberCallback(keep, examples=16)
+        trainer(adapted(), tmp_path, callbacks=[callback], max_grad_norm=0.0).train()
+        found.append(callback.memory)
+    listed, dataset = found
+    assert listed is not None
+    assert dataset is not None
+    for name, layer in listed.items():
+        torch.testing.assert_close(layer.inputs.trace, dataset[name].inputs.trace)
+
+
 @pytest.mark.parametrize("both", [True, False])
 def test_examples_or_a_memory(both: bool) -> None:
     given = {"keep": old_batches(), "memory": object()} if both else {}

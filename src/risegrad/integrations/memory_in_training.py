@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -19,9 +20,9 @@ SEED = 0
 
 
 class MemoryInTraining:
-    """``keep``: a dataset, or a list or loader of batches, of what must be kept; or ``memory``, one
-    that is ready. ``then``: what to remember when training ends, for the next task; ``how`` goes to
-    ``risegrad.remember`` (``examples``, ``of``, ``predict``, ...).
+    """``keep``: what must be kept, a dataset (or a list of tokenized examples) or a list or loader
+    of batches; or ``memory``, one that is ready. ``then``: what to remember when training ends, for
+    the next task; ``how`` goes to ``risegrad.remember`` (``examples``, ``of``, ``predict``, ...).
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class MemoryInTraining:
 
 def as_batches(given: Any, like: object) -> Any:
     """A dataset in batches like those of the training loader, in a fixed random order."""
-    if not (isinstance(given, Dataset) or hasattr(given, "column_names")):
+    if not (isinstance(given, Dataset) or hasattr(given, "column_names") or _examples(given)):
         return given
     options: dict[str, Any] = {
         name: value
@@ -71,3 +72,11 @@ def as_batches(given: Any, like: object) -> Any:
     }
     generator = torch.Generator().manual_seed(SEED)
     return DataLoader(given, shuffle=True, generator=generator, **{"batch_size": 8} | options)
+
+
+def _examples(given: Any) -> bool:
+    """A list of single tokenized examples, as a Trainer takes it for a dataset; not of batches."""
+    if not isinstance(given, list | tuple) or not given or not isinstance(given[0], Mapping):
+        return False
+    tokens = given[0].get("input_ids")
+    return tokens is not None and torch.as_tensor(tokens).ndim == 1
