@@ -60,9 +60,8 @@ class Host(ABC):
     def begin(self, task: int) -> Session | None:
         """Make room for a task; None when nothing trains in this session."""
 
-    @abstractmethod
-    def finish(self, task: int) -> None:
-        """What comes after training: prototypes, merging, freezing."""
+    def finish(self, task: int) -> None:  # noqa: B027 - nothing to do is the usual case
+        """What comes after training: prototypes, merging, freezing. By default nothing."""
 
     @abstractmethod
     def score(self, tasks: Sequence[int]) -> dict[str, list[Score]]:

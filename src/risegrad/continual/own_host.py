@@ -98,9 +98,6 @@ class OwnHost(Host):
             linears={f"model.{n}.weight": m for n, m in layers if isinstance(m, nn.Linear)},
         )
 
-    def finish(self, task: int) -> None:
-        """Nothing to do."""
-
     def _predictions(self, content: Any) -> Tensor:
         if self.problem.predict is not None:
             return self.problem.predict(self.model, content)

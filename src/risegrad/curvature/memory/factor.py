@@ -229,6 +229,6 @@ def _decomposed(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """
     try:
         values, vectors = torch.linalg.eigh(matrix)
-    except torch.linalg.LinAlgError:
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # documented, not in __all__
         values, vectors = torch.linalg.eigh(matrix.double())
     return values.to(matrix), vectors.to(matrix)

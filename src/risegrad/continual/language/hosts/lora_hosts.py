@@ -143,9 +143,6 @@ class SeqLora(LanguageHost):
             session.linears[f"lora.{name}.B"] = layer.up
         return session
 
-    def finish(self, task: int) -> None:
-        """Nothing to do."""
-
     def state_dict(self) -> dict[str, Any]:
         pairs = {
             name: [layer.A.detach().cpu().clone(), layer.B.detach().cpu().clone()]

@@ -72,9 +72,6 @@ class FineTune(VisionHost):
             linears=self._linears(),
         )
 
-    def finish(self, task: int) -> None:
-        """Nothing to do."""
-
     def logits(self, batch: VisionBatch) -> Tensor:
         """Scores of all classes, with gradients."""
         scores: Tensor = self.head(self.features(batch))

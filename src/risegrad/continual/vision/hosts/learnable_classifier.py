@@ -67,9 +67,6 @@ class LearnableClassifier(VisionHost):
             outside={f"head.{name}": rows for name, rows in self.head.rows(before).items()},
         )
 
-    def finish(self, task: int) -> None:
-        """Nothing to do."""
-
     def logits(self, batch: VisionBatch) -> Tensor:
         """Scores of all classes from cached features, or from images."""
         found = batch.inputs
