@@ -150,7 +150,7 @@ FILES = [
     ({"about": "{"}, "Expecting property name"),
     ({"about": "[]"}, "list indices must be"),
     ({"about": {"layers": {}}}, "tensors of no layer, the first is 'a"),
-    ({"about": {"layers": {}}, "tensors": {}}, "it holds no layer"),
+    ({"about": {"layers": {}}, "tensors": {}}, "it holds no layer|InvalidHeader"),
     ({"about": layer(kind="code")}, "layer 'a' is of the unknown kind 'code'"),
     ({"about": layer(shape=[2, 3])}, "needs factors of size .* got"),
     ({"about": layer(shape=[2, -1])}, "shape must be an integer >= 1"),

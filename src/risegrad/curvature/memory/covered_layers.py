@@ -187,7 +187,8 @@ def _uncovered(
 def unknown_part(layer: Layer, part: str, adapter: str) -> str:
     """Why a parameter of a remembered layer is not covered; empty if it is."""
     variants: Any = getattr(layer.module, "lora_variant", {})
-    if part.startswith("lora_") and adapter in variants:
+    weighted: Any = getattr(layer.module, "use_dora", {})  # how peft before 0.16 marks DoRA
+    if part.startswith("lora_") and (adapter in variants or weighted.get(adapter)):
         return "a variant of LoRA whose weight is not the sum of W and BA"
     if part in ("weight", "bias", "lora_A", "lora_B", "lora_B.bias"):
         return ""
