@@ -152,7 +152,9 @@ def test_a_model_without_q_and_v_lists_what_there_is():
 
 def test_a_target_that_is_also_the_embedding(tokenizer):
     settings = LanguageModelSettings(rank=2, targets=("lm_head",))
-    with pytest.raises(ValueError, match=r"got lm_head, which shares its weight with (.*embed|shared)"):
+    with pytest.raises(
+        ValueError, match=r"got lm_head, which shares its weight with (.*embed|shared)"
+    ):
         wrap(make_model("t5", tokenizer), tokenizer, settings)
 
 
