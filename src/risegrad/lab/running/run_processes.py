@@ -86,14 +86,17 @@ def _leave(error: Exception, path: Path) -> None:
 
 
 def _cause(failed: "ChildFailedError", place: Path) -> Exception:
-    """The error of the process that failed, with its traceback."""
+    """The error of the process that failed first, with its traceback."""
     rank, failure = failed.get_first_failure()
     if failure.exitcode < 0:
         return Killed(f"its process {rank} {death(failure.exitcode)}")
-    try:
-        error, text = pickle.loads((place / str(rank)).read_bytes())
-    except OSError:
+    if not (place / str(rank)).is_file():
         return RuntimeError(f"its process {rank} {death(failure.exitcode)}")
+    # The launcher names one that was gone when it looked, perhaps for want of the one that failed.
+    left = [path for path in place.iterdir() if path.is_file() and path.name.isdigit()]
+    first = min(left, key=lambda path: path.stat().st_mtime_ns)
+    rank = int(first.name)
+    error, text = pickle.loads(first.read_bytes())
     assert isinstance(error, Exception)
     error.add_note(f"\nIn process {rank} of the run:\n{text.strip()}")
     return error
