@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from benchmarks.benchmark_figure import benchmark_figure
 from benchmarks.foresight_tables import (
     agreement_table,
     calibration_figures,
@@ -36,25 +37,20 @@ from risegrad.pages.vega_charts import save_figures
 ROOT = Path(__file__).parents[1]
 
 
+@cache
+def benchmark_suites() -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = json.loads(
+        (ROOT / "benchmarks/results.json").read_text(encoding="utf-8")
+    )["suites"]
+    return found
+
+
 def benchmark_table() -> str:
-    record = json.loads((ROOT / "benchmarks/results.json").read_text())
     rows = ["| what | ratio | target | |", "|---|---:|---:|---|"]
-    for suite in record["suites"].values():
+    for suite in benchmark_suites().values():
         for line in suite:
             verdict = "met" if line["met"] else "**missed**"
             rows.append(f"| {line['name']} | {line['value']:.3g} | {line['target']} | {verdict} |")
-    return "\n".join(rows)
-
-
-def digits_table() -> str:
-    record = json.loads((ROOT / "docs/records/digits.json").read_text())
-    groups: dict[tuple[str, float], list[dict[str, Any]]] = {}
-    for run in record["runs"]:
-        groups.setdefault((run["rule"], run["learning_rate"]), []).append(run)
-    rows = ["| rule | rate | forgotten (points) | learned (%) |", "|---|---:|---:|---:|"]
-    for (rule, rate), runs in groups.items():
-        cells = [spread([run[key] for run in runs]) for key in ("forgotten", "learned")]
-        rows.append(f"| {rule} | {rate:g} | {cells[0]} | {cells[1]} |")
     return "\n".join(rows)
 
 
@@ -165,7 +161,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "memory-scale": scale_table,
     "memory-of": memory_of_table,
     "dreams": dreams_table,
-    "digits-frontier": digits_table,
     **{name: partial(experiment_table, name) for name in EXPERIMENTS},
     **{f"{name}-equal": partial(equal_learning_table, name) for name in EXPERIMENTS},
     **{f"{name}-choice": partial(choice_text, name) for name in EXPERIMENTS},
@@ -192,6 +187,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--figures", action="store_true", help="also the pictures")
     if parser.parse_args().figures:
+        print(save_png(benchmark_figure(benchmark_suites()), FIGURES / "benchmarks.png").name)
         for experiment in EXPERIMENTS:
             print(save_figure(experiment).relative_to(ROOT))
         for experiment in foresight_names():

@@ -5,16 +5,14 @@ A small network learns the digits 0-4 of scikit-learn's images. Then it learns 5
 each over a sweep of learning rates. The table shows what was learned against what was lost: a rule
 is better only where it forgets less at the same accuracy on the new digits.
 
-    python examples/digits.py [--seeds 3] [--steps 150] [--record FILE.json]
+    python examples/digits.py [--seeds 3] [--steps 150]
 """
 
 import argparse
 import copy
-import json
 import statistics
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
 import torch
 from sklearn.datasets import load_digits
@@ -134,7 +132,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--seeds", type=int, default=3, help="repetitions (default 3)")
     parser.add_argument("--steps", type=int, default=150, help="steps on the new digits")
-    parser.add_argument("--record", type=Path, help="write all outcomes to this JSON file")
     options = parser.parse_args()
     torch.set_num_threads(1)  # the network is tiny: threads would only wait for each other
     data = load()
@@ -145,11 +142,6 @@ def main() -> None:
         for rule, rates in LEARNING_RATES.items():
             outcomes += [adapt(base, rule, rate, seed, options.steps, data) for rate in rates]
     print_table(outcomes)
-    if options.record:
-        rows = [asdict(outcome) for outcome in outcomes]
-        options.record.write_text(
-            json.dumps({"steps": options.steps, "q": Q, "runs": rows}, indent=1)
-        )
     assert max(o.learned for o in outcomes if o.rule == "RISE") > 50, "RISE must learn something"
 
 

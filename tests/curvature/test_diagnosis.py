@@ -133,8 +133,8 @@ def test_the_probability_is_that_of_the_law():
 NETWORK = ProductBudget(probes=96, precision=0.01, columns=8, solves=2, eigenvalue=8, adam_draws=3)
 
 
-RULES = 2 + 4
-"""Products: FO by batches, Adam's own step, and informed steps at four dampings."""
+RULES = 4 + 4
+"""Products: FO, scaled FO and RISE's noise by batches, Adam's own step, and four dampings."""
 
 
 def diagnosed(**options):
@@ -234,7 +234,14 @@ def test_many_blocks_share_signed_products(dense):
     few = ProductBudget(probes=64, precision=0.02, gradients=5, signs=40, columns=8, adam_draws=0)
     found = diagnosed(rise=Rise(q=3, blocks=6), budget=few)
     assert not found.exact_directions
-    assert found.products == 42 + found.probes + RULES
+    assert found.products == 42 + found.probes + RULES + len(found.blocks)
+    start = 0
+    for block in found.blocks:  # one more product each: the bounds hold here too
+        own = slice(start, start := start + block.d)
+        damped = h[own, own] + found.damping * torch.eye(block.d, dtype=h.dtype)
+        flat = (g[own] @ torch.linalg.solve(damped, g[own])).item()
+        assert block.R.lower <= flat * (1 + 1e-9)
+        assert flat <= block.R.upper * (1 + 1e-9)
     sizes = [block.d for block in found.blocks]
     moments = theory.blockwise_moments(h, g, sizes, 3, ETA)
     t = found.totals
@@ -291,7 +298,7 @@ def test_progress_is_told():
     told = []
     diagnosed(budget=ProductBudget(probes=16, precision=0.001, adam_draws=2),
               progress=lambda done, most: told.append((done, most)), dampings=())  # fmt: skip
-    assert told[-1] == (4 + 16 + 5 + 2,) * 2
+    assert told[-1] == (4 + 16 + 5 + 4,) * 2
     assert [done for done, _ in told] == sorted(done for done, _ in told)
 
 

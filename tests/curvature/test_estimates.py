@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from references import assert_close
-from risegrad.curvature.estimates.estimated import Estimate
+from risegrad.curvature.estimates.estimated import Estimate, in_digits
 from risegrad.curvature.estimates.spectral import first_step_bounds, flat_signal, top_eigenvalue
 
 D = 40
@@ -83,6 +83,15 @@ def test_the_first_step_is_free():
 def test_what_an_estimate_says():
     assert str(Estimate(0.12345, 0.004)) == "0.123 ± 0.004"
     assert str(Estimate(0.12345)) == "0.123"
+    for value, error, said in (
+        (1.04, 0.003, "1.040 ± 0.003"), (310.0, 1234.0, "310 ± 1000"), (1.0, 1e-12, "1"),
+        (0.0034, 0.004, "0.003 ± 0.004"), (0.5, 5e-5, "0.50000 ± 0.00005"),
+        (2.11e-5, 2e-6, "2.1e-05 ± 2e-06"), (-12.3, 0.96, "-12 ± 1"),
+        (-1e-9, 3e-8, "-1e-09 ± 3e-08"), (0.0, 0.5, "0.0 ± 0.5"),
+    ):  # fmt: skip
+        assert str(Estimate(value, error)) == said
+    assert (in_digits(304.0, 2), in_digits(1e9), in_digits(0.0)) == ("300", "1e+09", "0")
+    assert str(Estimate(float("nan"), 1.0)) == "nan ± 1"
     assert Estimate(2.0, 0.5).relative_error == 0.25
     assert Estimate(0.0, 0.5).relative_error == float("inf")
     assert Estimate(0.0).relative_error == 0

@@ -119,7 +119,10 @@ def test_thousands_of_blocks():
     many = diagnose(model, old, new, rise=Rise(blocks=4), measurement=Measurement(budget=budget))
     assert len(many.blocks) > parameter_space.MOST_PAIRED
     shared = many.products - sum(rule.products for rule in many.rules)
-    assert shared <= budget.signs + 4 + budget.probes
+    assert shared <= budget.signs + 4 + budget.probes + budget.flat_scores
+    scored = {block.name for block in many.blocks if block.R is not None}
+    largest = sorted(many.blocks, key=lambda block: -abs(block.S.value))[: budget.flat_scores]
+    assert scored == {block.name for block in largest}
     assert many.totals.fo.value == pytest.approx(few.totals.fo.value, rel=1e-4)
     assert len(SIZES) < len(many.blocks)
     assert many.totals.rise.relative_error < 0.5

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from risegrad.core.shapers import Rise
+from risegrad.curvature.memory.remembering import remember
 from risegrad.curvature.operators.objective import Objective
 from risegrad.curvature.operators.parameter_space import make_space, trained_parameters
 
@@ -32,6 +33,22 @@ def learn(model, batches, loss, steps, rate=0.01):
         loss(model(x), y).backward()
         optimizer.step()
     optimizer.zero_grad()
+
+
+def uneven_inputs(count):
+    """A network that learned something from inputs of very different sizes; others are new."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 3))
+    x = torch.randn(count, 6) * torch.tensor([5.0, 5, 5, 0.1, 0.1, 0.1])
+    y = (x @ torch.randn(6, 3)).argmax(1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    for _ in range(80):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    optimizer.zero_grad()
+    other = torch.randn(32, 6) * torch.tensor([0.1, 0.1, 0.1, 5, 5, 5])
+    return model, (x, y), (other, torch.randint(3, (32,))), optimizer
 
 
 @dataclass
@@ -63,6 +80,9 @@ class SmallProblem:
     @property
     def past_gradient(self):
         return self.kept.gradient(self.space, self.parameters)
+
+    def memory(self, seed):
+        return remember(self.kept.model, self.kept.batches, examples=None, seed=seed)
 
     def in_steps(self, operator):
         return operator, self.gradient, self.past_gradient

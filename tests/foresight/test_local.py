@@ -10,12 +10,15 @@ import torch
 from curvature.networks import batches, network, parts
 from foresight.small_problem import SmallProblem
 from references import STANDARD_ERRORS, assert_close
+from risegrad.core.attachment import attach
 from risegrad.core.shapers import Rise
+from risegrad.curvature.memory.informed import Informed
 from risegrad.curvature.operators.objective import Objective
 from risegrad.foresight.foresight_settings import DiagnosisSettings, ValidationSettings
 from risegrad.foresight.local_agreement import agreement, breaking_point, rank_correlation, spreads
 from risegrad.foresight.local_checkpoint import LocalSettings, part_name
 from risegrad.foresight.local_report import local_page, local_summary
+from risegrad.foresight.local_rules import SIGNS, adam_signs, recommended_rules
 from risegrad.foresight.local_updates import (
     RULES,
     Bench,
@@ -43,7 +46,8 @@ def quadratic():
 
 
 def test_a_quadratic_is_predicted_exactly(quadratic):
-    assert len(quadratic.outcomes) == 2 * 2 * 2 * (1 + 1 + 6 + 6)
+    assert quadratic.rules == (*RULES, SIGNS, "informed, damping 0.3")
+    assert len(quadratic.outcomes) == 2 * 2 * 2 * (1 + 1 + 6 + 6 + 1 + 1)
     for outcome in quadratic.outcomes:
         for curvature in ("hessian", "ggn"):
             assert outcome.predicted(curvature) == pytest.approx(outcome.true, rel=1e-8, abs=1e-13)
@@ -98,7 +102,7 @@ def test_a_network_leaves_the_quadratic_picture():
 def test_a_record_can_be_read_again(quadratic):
     content = json.loads(json.dumps(quadratic.to_dict(), allow_nan=False))
     assert content["settings"]["subject"] == "a small one"
-    assert len(content["checkpoints"][0]["outcomes"]) == 56
+    assert len(content["checkpoints"][0]["outcomes"]) == 64
     assert content["agreement"][0]["curvature"] == "hessian"
     again = LocalResult.from_dict(content)
     assert again.checkpoints == quadratic.checkpoints
@@ -110,6 +114,7 @@ def test_records_of_early_versions_can_be_read(name):
     file = Path(__file__).parents[2] / "experiments" / "records" / "local" / f"{name}.json"
     found = LocalResult.from_dict(json.loads(file.read_text()))
     assert len(found.checkpoints) == 2
+    assert found.rules == RULES
     assert "predicts best: rank correlation" in local_page(found)
 
 
@@ -179,6 +184,40 @@ def test_rules_have_their_moments(rule):
     assert ((squares.mean(0) - expected).abs() < STANDARD_ERRORS * error).all()
 
 
+def test_an_informed_update_is_what_the_attached_shaper_makes():
+    problem = SmallProblem.after(0, quadratic=False)
+    how = DiagnosisSettings(dampings=(0.1, 0.7))
+    found = recommended_rules(problem, how, None)
+    assert list(found) == [SIGNS, "informed, damping 0.7"]
+    g, model = problem.gradient, problem.kept.model
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    attach(optimizer, Informed(problem.memory(how.seed), 0.7), model.named_parameters())
+    for name, piece in zip(problem.space.names, problem.space.tensors(g), strict=True):
+        problem.parameters[name].grad = piece.clone()
+    before = problem.space.flat([problem.parameters[name] for name in problem.space.names]).clone()
+    optimizer.step()
+    after = problem.space.flat([problem.parameters[name] for name in problem.space.names])
+    assert_close(found["informed, damping 0.7"](g), before - after)
+    assert list(recommended_rules(problem, DiagnosisSettings(dampings=()), None)) == [SIGNS]
+
+
+def test_signs_begin_with_the_progress_of_first_order():
+    """At a rate that stays: a smaller gradient does not make a shorter step."""
+    g = torch.tensor([3.0, -1.0, 2.0], dtype=torch.float64)
+    for rates in (None, torch.tensor([1.0, 1.0, 4.0], dtype=torch.float64)):
+        weights = torch.ones(3).double() if rates is None else rates
+        x = adam_signs(g, rates)(g)
+        assert (weights * x * g).sum().item() == pytest.approx((weights * g * g).sum().item())
+        assert_close(x / x.abs(), g.sign())
+        assert (adam_signs(g, rates)(g / 100) / x - 1).abs().max() < 1e-5
+
+
+def test_without_a_memory_there_is_no_informed_rule():
+    problem = SmallProblem.after(0, quadratic=False)
+    problem.memory = lambda seed: None
+    assert list(recommended_rules(problem, DiagnosisSettings(), None)) == [SIGNS]
+
+
 def outcome(rule="FO", size=1.0, true=1.0, damage=1.0, linear=0.0, steps=1, draw=0):
     return Outcome(0, rule, size, steps, draw, 1.0, true, linear, {"ggn": damage})
 
@@ -242,7 +281,7 @@ def test_a_killed_validation_goes_on(tmp_path, quadratic):
         wanted, SmallProblem.after, lambda stage, detail: stages.append(stage), tmp_path
     )
     assert stages.count("the session") == 2
-    assert stages.count("checkpoint 0") == 1 + 1 + 6 + 6
+    assert stages.count("checkpoint 0") == 1 + 1 + 6 + 6 + 1 + 1
     assert again.checkpoints == quadratic.checkpoints
 
 

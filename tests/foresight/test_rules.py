@@ -1,6 +1,7 @@
 """Rules at equal progress: products give what theory.efficiency defines, and a decision follows."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch import nn
 
 from curvature.networks import batches, dense_curvature, dense_gradient, network
 from curvature.quadratics import D, problem, space
+from foresight.small_problem import uneven_inputs
 from risegrad import Informed, Memory, Rise, attach, diagnose, remember
 from risegrad.curvature import DenseOperator, ProductBudget
 from risegrad.curvature.estimates.estimated import Estimate
@@ -17,7 +19,7 @@ from risegrad.foresight import Measurement
 from risegrad.foresight.diagnosis import diagnose_operator
 from risegrad.foresight.diagnosis_page import diagnosis_page
 from risegrad.foresight.diagnosis_report import Diagnosis
-from risegrad.foresight.recommendation import decision
+from risegrad.foresight.recommendation import best_rule, decision
 from risegrad.foresight.rule_forecast import RuleForecast
 from risegrad.foresight.step_rules import ADAM, FO, ISOTROPIC, RISE, SCALED
 from risegrad.theory import efficiency, efficiency_gain
@@ -135,10 +137,14 @@ def forecast(name, share, error=0.0, progress=0.5):
 @pytest.mark.parametrize(
     ("share", "error", "said"),
     [
-        (0.21, 0.04, "Use informed, damping 0.3: per unit of progress it does 0.21 ± 0.04 of"),
+        (0.21, 0.04, "(SGD): per unit of progress it does 0.21 ± 0.04 of"),
         (0.88, 0.001, "Use informed, damping 0.3"),
-        (0.8, 0.2, "Use plain first-order (FO) steps: no rule does clearly less damage"),
-        (0.95, 0.001, "The best of the others, informed, damping 0.3, does 0.95 ± 0.001 of FO's"),
+        (0.8, 0.2, "Use plain first-order (FO) steps of SGD: no rule does clearly less damage"),
+        (
+            0.95,
+            0.001,
+            "The best of the others, informed, damping 0.3, does 0.950 ± 0.001 of theirs",
+        ),
         (3.0, 0.0, "Use plain first-order (FO) steps"),
     ],
 )
@@ -150,19 +156,84 @@ def test_the_decision(share, error, said):
     assert words.endswith("RISE would do 4.3 times the damage of a smaller step.")
 
 
+def informed_at(damping, share, error):
+    return replace(forecast(f"informed, damping {damping:g}", share, error), damping=damping)
+
+
+@pytest.mark.parametrize(
+    ("shares", "wanted"),
+    [
+        ({0.03: (0.0034, 0.004), 0.1: (0.0069, 0.006), 0.3: (0.02, 0.001)}, 0.1),
+        ({0.03: (0.3, 0.01), 0.1: (0.32, 0.01)}, 0.03),
+        ({0.03: (0.3, 0.05), 0.1: (0.2, 0.05), 0.3: (0.24, 0.05), 1.0: (0.26, 0.05)}, 0.3),
+        # The larger one is within the error, but too uncertain to be recommended itself.
+        ({0.03: (0.7, 0.06), 0.1: (0.75, 0.2)}, 0.03),
+    ],
+)
+def test_the_largest_damping_within_one_standard_error(shares, wanted):
+    rules = [forecast(FO, 1.0), *(informed_at(rho, *found) for rho, found in shares.items())]
+    assert best_rule(rules).damping == wanted
+    assert f"damping {wanted:g}" in decision(rules)
+
+
+def test_scaled_fo_is_priced_over_batches():
+    """Leaving out one batch after the other from both rules, by dense matrices."""
+    model, old, new, _ = informed_setting()
+    found = by_name(diagnose(model, old, new, rise=Rise(q=2), measurement=QUICK))
+    where = make_space(trained_parameters(model), Rise(q=2))
+    g = dense_gradient(model, new, where)
+    mean = where.spread(where.numbers("mean_factor")) * g
+    parts = [len(y) / 15 * dense_curvature(model, [(x, y)], where, "ggn") for x, y in old]
+
+    def share(kept):
+        h = sum(kept)
+        return 1 / efficiency_gain(h, g, mean).item()
+
+    left = torch.tensor([share(parts[:n] + parts[n + 1 :]) for n in range(3)], dtype=torch.float64)
+    error = (2 / 3 * (left - left.mean()).square().sum()).sqrt().item()
+    assert found[SCALED].share.value == pytest.approx(share(parts))
+    assert found[SCALED].share.error == pytest.approx(error, rel=1e-6)
+    assert found[SCALED].products == 1
+    assert found[RISE].products == 1
+
+
+def test_errors_of_random_rules_are_over_batches_too():
+    """With many probes only the batches are left; the noise is divided among them by one draw."""
+    model, old, new, _ = informed_setting()
+    spend = ProductBudget(probes=256, precision=0.0001, adam_draws=0)
+    how = Measurement(dampings=(), budget=spend)
+    found = by_name(diagnose(model, old, new, rise=Rise(q=2), measurement=how))
+    where = make_space(trained_parameters(model), Rise(q=2))
+    g = dense_gradient(model, new, where)
+    mean = where.spread(where.numbers("mean_factor")) * g
+    n = where.numbers("q") + where.numbers("d") + 1
+    parts = [len(y) / 15 * dense_curvature(model, [(x, y)], where, "ggn") for x, y in old]
+
+    def share(kept):
+        h, noise = sum(kept), 0.0
+        for number, block in enumerate(where.blocks):
+            own, hbb = g[block.at], h[block.at, block.at]
+            noise += (own @ hbb @ own + own @ own * hbb.trace()) / n[number]
+        price = (mean @ h @ mean + noise) / (g @ mean) ** 2
+        return (price / ((g @ h @ g) / (g @ g) ** 2)).item()
+
+    left = torch.tensor([share(parts[:k] + parts[k + 1 :]) for k in range(3)], dtype=torch.float64)
+    error = (2 / 3 * (left - left.mean()).square().sum()).sqrt().item()
+    assert found[RISE].share.error == pytest.approx(error, rel=0.5)
+    assert found[ISOTROPIC].share.error > 0
+
+
+def test_without_an_error_nothing_is_recommended():
+    """One batch: an exact number, but not of anything that was drawn more than once."""
+    rules = (forecast(FO, 1.0), forecast(SCALED, 0.2, 0.0))
+    words = decision(rules)
+    assert words.startswith("Use plain first-order (FO) steps")
+    assert "One historical batch gives no error of that: give two or more to decide." in words
+
+
 def test_recommend_gives_what_can_be_attached():
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 3))
-    x = torch.randn(64, 6) * torch.tensor([5.0, 5, 5, 0.1, 0.1, 0.1])
-    y = (x @ torch.randn(6, 3)).argmax(1)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
-    for _ in range(80):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(x), y).backward()
-        optimizer.step()
-    optimizer.zero_grad()
-    other = torch.randn(32, 6) * torch.tensor([0.1, 0.1, 0.1, 5, 5, 5])
-    found = diagnose(model, (x, y), (other, torch.randint(3, (32,))), measurement=QUICK)
+    model, old, new, _ = uneven_inputs(64)
+    found = diagnose(model, old, new, measurement=QUICK)
     chosen = found.recommend()
     assert chosen.words == found.decision
     assert chosen.rule.startswith("informed")
@@ -199,6 +270,16 @@ def test_why_there_is_no_informed_rule():
     assert "informed" not in " ".join(by_name(found))
     assert "it needs a memory=, or two historical batches or more" in str(found).replace(
         "\n  ", " "
+    )
+
+
+def test_the_hessian_considers_no_informed_step_and_says_so():
+    how = Measurement(curvature="hessian", budget=QUICK.budget)
+    found = diagnose(network(), batches((6, 4)), batches((5,), 7), measurement=how)
+    assert "informed" not in " ".join(by_name(found))
+    assert any(
+        said.startswith("Informed steps were not considered: with curvature 'hessian'")
+        for said in found.verdicts
     )
 
 

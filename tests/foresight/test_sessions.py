@@ -1,6 +1,8 @@
 """Runs diagnosed as they run: the point of the stream, the session's losses, rows' own steps."""
 
+import argparse
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from continual.language.tiny_text import save_model, write_task
 from continual.tiny import config
 from references import assert_close
 from risegrad.cli import main
+from risegrad.continual.additions.run_memory import RunMemory
 from risegrad.continual.run_checkpoints import Checkpoints
 from risegrad.continual.runs import perform, read_config
 from risegrad.continual.session import silent
@@ -18,9 +21,10 @@ from risegrad.foresight.followed_run import END, follow, start
 from risegrad.foresight.foresight_agreement import AT_A_TIME, RESAMPLES, ranked
 from risegrad.foresight.foresight_settings import DiagnosisSettings, read_sections
 from risegrad.foresight.local_agreement import rank_correlation
-from risegrad.foresight.reached_point import ReachedPoint, comparable
-from risegrad.foresight.row_steps import ExperimentRow, first_steps
+from risegrad.foresight.reached_point import ReachedPoint, comparable, steps_from
+from risegrad.foresight.row_steps import ExperimentRow, first_steps, walk
 from risegrad.foresight.session_diagnosis import diagnose_session, problem_at
+from risegrad.foresight.session_problem import earlier_examples, remembered_examples
 
 HOW = DiagnosisSettings(
     examples=8, incoming=6, memory=8, batch=4, draws=2, dampings=(0.3,),
@@ -85,6 +89,75 @@ def test_inside_a_session(plain, tmp_path):
         assert torch.equal(found.detach(), value)
 
 
+ADAM = {"epochs": 4, "optimizer": "adamw", "lr": 0.01, "schedule": "cosine"}
+
+
+def stopped_in_session_two(run, folder, epochs):
+    """Perform a run until so many more epochs of its second session have been kept."""
+
+    def stop(news):
+        stop.second = stop.second or news.get("task") == 2
+        stop.kept += stop.second and "loss" in news
+        if stop.kept > epochs:
+            raise KeyboardInterrupt
+
+    stop.second, stop.kept = False, 0
+    with pytest.raises(KeyboardInterrupt):
+        perform(run, folder, stop)
+    return Checkpoints(folder / "checkpoints", origin_of(run)).latest()["within"]
+
+
+@pytest.mark.parametrize("rule", ["fo", "rise", "informed"])
+def test_inside_a_session_the_next_step_is_the_runs(rule, tmp_path):
+    """The run itself is the reference: one epoch further it has taken that step."""
+    run = settings(
+        rule={"name": rule} | ({} if rule == "rise" else {"q": 4}), head=ADAM, adapter=ADAM,
+        loop={"checkpoint_seconds": 0.0, "batch": 16}, stream={"augment": "none"},
+    )  # fmt: skip
+    before = stopped_in_session_two(run, tmp_path / "run", 2)
+    point = ReachedPoint.reach(run, 0, tmp_path / "run", tmp_path / "own")
+    after = stopped_in_session_two(run, tmp_path / "run", 1)  # it goes on from where it was
+    problem = problem_at(point, [], HOW)
+    assert problem.rate == pytest.approx(run.head.lr_at(2))
+    row, lengths = ExperimentRow("own", run), (1,)
+    ((_, move, training),) = walk(point, row, problem.space, lengths, run.seed)
+    for group in training.session.groups:
+        for name, parameter in group.parameters.items():
+            assert torch.equal(parameter, after["parameters"][group.name][name])
+    # Other draws, with the moments that the run has gathered: of about the same length.
+    steps = first_steps(point, problem.space, row, 2, seed=0)
+    ratio = steps.norm(dim=0) / move.norm()
+    assert ((ratio > 0.8) & (ratio < 1.25)).all()
+    if rule == "rise":
+        assert not torch.allclose(steps[:, 0], steps[:, 1], rtol=0.01)
+    # Looking changes nothing of what is kept.
+    for name, kept in before["optimizers"].items():
+        found = point.within["optimizers"][name]["state"]
+        torch.testing.assert_close(found, kept["state"], rtol=0, atol=0)
+
+
+def test_another_row_goes_on_with_its_own_optimizer(tmp_path):
+    run = settings(head=ADAM, adapter=ADAM, loop={"checkpoint_seconds": 0.0})
+    stopped_in_session_two(run, tmp_path / "run", 2)
+    point = ReachedPoint.reach(run, 0, tmp_path / "run", tmp_path / "own")
+    plain = settings(head=SGD | {"epochs": 4, "lr": 0.1}, adapter=SGD | {"epochs": 4, "lr": 0.1})
+    training = point.training(plain)
+    assert not any(optimizer.state for optimizer in training.optimizers.values())
+    next(iter(steps_from(training, point.epoch)))
+    rates = {o.param_groups[0]["lr"] for o in training.optimizers.values()}
+    assert rates == {plain.head.lr_at(2)}
+    ended = replace(point, epoch=4)
+    with pytest.raises(ValueError, match="session 2 takes no step: all its epochs are done"):
+        _ = problem_at(ended, [], HOW).space
+
+
+def test_some_steps_ahead_have_the_rate_of_their_epoch(tmp_path):
+    run = settings(head=ADAM, adapter=ADAM)  # three steps an epoch
+    point = ReachedPoint.reach(run, 2, None, tmp_path)
+    rates = [problem_at(point, [], HOW, ahead).rate for ahead in (0, 2, 3, 7, 99)]
+    assert rates == [run.head.lr_at(epoch) for epoch in (0, 0, 1, 2, 3)]
+
+
 def test_losses_are_those_of_the_session(point):
     problem = problem_at(point, [], HOW)
     session = problem.training.session
@@ -99,6 +172,38 @@ def test_losses_are_those_of_the_session(point):
     seen = [tuple(row.flatten().tolist()) for b in problem.kept.batches for row in b["inputs"]]
     others = [tuple(row.flatten().tolist()) for b in problem.others for row in b["inputs"]]
     assert not set(seen) & set(others)
+
+
+@pytest.mark.parametrize(("remembered", "seen"), [(2, 0), (10, 2), (256, 8)])
+def test_informed_rows_are_not_judged_on_what_they_remember(
+    remembered, seen, tmp_path, monkeypatch
+):
+    """Of 16 earlier examples 8 are measured; what the memory looks at is caught in the act."""
+    run = settings(rule={"name": "informed", "q": 4}, memory={"examples": remembered})
+    fetched = []
+    real = RunMemory._remembered
+
+    def watched(memory, training):
+        kind = type(training.session.items)
+        fetch = kind.fetch
+
+        def noting(items, refs, epoch):
+            fetched.extend(refs)
+            return fetch(items, refs, epoch)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(kind, "fetch", noting)
+            return real(memory, training)
+
+    monkeypatch.setattr(RunMemory, "_remembered", watched)
+    point = ReachedPoint.reach(run, 2, None, tmp_path)
+    assert set(fetched) == remembered_examples(point)
+    drawn = earlier_examples(point, HOW.examples + HOW.memory, HOW.seed)
+    assert len(set(drawn)) == 16
+    assert len({*drawn[:8]} & {*fetched}) == seen
+    found = diagnose_session(point, [ExperimentRow("informed", run)], HOW, "tiny")
+    said = [verdict for verdict in found.verdicts if verdict.startswith("Rows with a memory")]
+    assert [verdict.split()[4] for verdict in said] == [str(seen)] * (seen > 0)
 
 
 def test_rows_of_earlier_classes_take_no_part(point):
@@ -309,11 +414,14 @@ def test_the_commands(file, tmp_path, capsys):
     out = ["--out", str(tmp_path / "out")]
     assert main(["diagnose", file, "--only", "RISE", *out]) == 0
     text = capsys.readouterr().out
-    assert text.startswith("Use ")
+    subject, choice, _, decision, *_ = text.splitlines()
+    assert subject == "tiny, RISE (lr=0.01), seed 0: before session 2 of 2 (session 1)"
+    assert choice == "the only run that was chosen"
+    assert decision.startswith("Use ")
     (found,) = (tmp_path / "out" / "tiny" / "diagnosis").rglob("diagnosis.json")
     content = json.loads(found.read_text())
-    assert content["subject"].startswith("tiny, RISE, seed 0: before session 2 of 2")
-    assert [row["name"] for row in content["rows"]] == ["FO", "RISE"]
+    assert content["subject"] == subject
+    assert [row["name"] for row in content["rows"]] == ["FO (lr=0.01)", "RISE (lr=0.01)"]
     assert found.with_suffix(".html").exists()
     assert main(["local", file, *out]) == 0
     assert "updates of 1 step" in capsys.readouterr().out
@@ -348,6 +456,54 @@ def test_the_commands(file, tmp_path, capsys):
 def test_mistakes_are_found_before_any_work(file, command, words, message, capsys):
     assert main([command, file, *words]) == 2
     assert message in capsys.readouterr().err
+
+
+ROWS = """
+[[rows]]
+label = "EWC"
+additions = [{ name = "ewc" }]
+rule = { name = "fo" }
+[[rows]]
+label = "informed"
+rule = { name = "informed" }
+"""
+
+
+def choice_of(path, *words):
+    from risegrad.lab.commands.foresight_choice import add_choice, chosen
+
+    parser = argparse.ArgumentParser()
+    add_choice(parser)
+    return chosen(parser.parse_args([str(path), *words]))
+
+
+def test_a_sweep_is_compared_at_the_chosen_rate(tmp_path):
+    """Of the run's own method the run itself, of the others the middle; all tell their rates."""
+    path = tmp_path / "swept.toml"
+    path.write_text(TOML.replace("[[rows]]", "[sweep]\nlr = [0.1, 0.2, 0.3]\n[[rows]]", 1) + ROWS)
+    found = choice_of(path, "--only", "RISE")
+    assert found.cell.row.label == "RISE (lr=0.1)"
+    assert [row.label for row in found.rows] == ["FO (lr=0.2)", "RISE (lr=0.1)"]
+    assert found.choice == "the first of 3 runs that --only leaves; a row's label names another"
+    assert found.left_out == (
+        "EWC (additions differ)", "informed (it needs a memory, and this run keeps none)"
+    )  # fmt: skip
+    named = choice_of(path, "--only", "FO (lr=0.3)")
+    assert [row.label for row in named.rows] == ["FO (lr=0.3)", "RISE (lr=0.2)"]
+    assert named.choice == "the only run that was chosen"
+
+
+def test_a_row_without_a_step_left_is_named(tmp_path):
+    run = settings(head=ADAM, adapter=ADAM, loop={"checkpoint_seconds": 0.0})
+    stopped_in_session_two(run, tmp_path / "run", 2)
+    point = ReachedPoint.reach(run, 0, tmp_path / "run", tmp_path / "own")
+    short = settings(head=SGD, adapter=SGD)
+    rows = [ExperimentRow("short", short), ExperimentRow("own", run)]
+    found = diagnose_session(point, rows, HOW, "tiny", left_out=["EWC (additions differ)"])
+    assert [row.name for row in found.rows] == ["own"]
+    assert found.left_out == (
+        "EWC (additions differ)", "short (it has no step left in this session)"
+    )  # fmt: skip
 
 
 def test_a_task_that_cannot_be(file, capsys):

@@ -9,6 +9,8 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from risegrad.integrations.forgetting_meter import ForgettingMeter
+
 Pairs = list[tuple[Tensor, Tensor]]
 
 
@@ -36,6 +38,21 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, data: Pairs, epoch
             optimizer.zero_grad()
             cross_entropy(model(inputs), target).backward()
             optimizer.step()
+
+
+def learn_metered(
+    model: nn.Module, meter: ForgettingMeter, rate: float = 0.1, steps: int = 40
+) -> int:
+    """A loop as people write it; how many steps it took."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    data = batches(NEW, False) * 10
+    for number, (inputs, target) in enumerate(data[:steps], 1):
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), target).backward()
+        optimizer.step()
+        if meter.update().stop:
+            return number
+    return steps
 
 
 @cache

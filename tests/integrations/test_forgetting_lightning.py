@@ -44,7 +44,7 @@ def loader() -> DataLoader[Any]:
 
 
 def fitted(folder: Path, callback: ForgettingCallback, epochs: int = 3, **more: Any) -> Digits:
-    module = Digits()
+    module = more.pop("module", None) or Digits()
     options = {"enable_checkpointing": False, "logger": CSVLogger(folder, "log", "here")}
     path = more.pop("ckpt_path", None)
     trainer = pl.Trainer(
@@ -87,8 +87,44 @@ def test_every_epoch_and_a_budget(tmp_path: Path) -> None:
     module = fitted(tmp_path, callback, callbacks=[callback])
     assert callback.meter is not None
     assert callback.meter.last.stop
-    assert len(callback.meter.readings) == 2
+    start, over, back = callback.meter.readings
+    assert over.rise > 0.05
+    assert back.scores == start.scores
     assert percent(module, OLD) == pytest.approx(percent(knowing(), OLD)), "back at the start"
+
+
+@pytest.mark.parametrize("then", ["stop", "back"])
+def test_a_budget_ends_the_run_and_leaves_a_checkpoint(tmp_path: Path, then: Any) -> None:
+    """In the middle of an epoch; what is saved is the model as the run left it."""
+    callback = ForgettingCallback(kept(), every=2, budget=Budget(0.2, then))
+    saver = pl.callbacks.ModelCheckpoint(tmp_path / "saved", "{step}")
+    module = fitted(tmp_path, callback, callbacks=[callback, saver], enable_checkpointing=True)
+    meter = callback.meter
+    assert meter is not None
+    assert meter.last.stop
+    assert meter.step % 12 != 0, "within an epoch of 12 steps"
+    over = meter.last if then == "stop" else meter.readings[-2]
+    assert over.rise > 0.2 >= meter.readings[-3].rise
+    (path,) = (tmp_path / "saved").glob("*.ckpt")
+    saved = torch.load(path, weights_only=False)
+    assert saved["global_step"] == meter.step
+    assert all(torch.equal(saved["state_dict"][n], t) for n, t in module.state_dict().items())
+    left = Digits()
+    left.load_state_dict(saved["state_dict"])
+    assert percent(left, OLD) == pytest.approx(meter.last.scores["0-4"].percent)
+
+
+def test_a_run_that_diverges_is_stopped(tmp_path: Path) -> None:
+    class Diverging(Digits):
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=1e30)
+
+    callback = ForgettingCallback(kept(), every=5, budget=Budget(0.05, "back"))
+    module = fitted(tmp_path, callback, callbacks=[callback], module=Diverging())
+    assert callback.meter is not None
+    assert callback.meter.step == 5
+    assert all(bool(tensor.isfinite().all()) for tensor in module.parameters())
+    assert read_record(tmp_path / "log" / "here" / "record.json").config["steps"] == 5
 
 
 def test_a_resumed_run_counts_from_its_first_scores(tmp_path: Path) -> None:

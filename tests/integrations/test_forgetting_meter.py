@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import risegrad
-from integrations.old_and_new import NEW, OLD, batches, knowing, percent, train
+from integrations.old_and_new import NEW, OLD, batches, knowing, learn_metered, percent, train
 from risegrad.cli import main
 from risegrad.integrations.forgetting_meter import Budget, ForgettingMeter, MeterReading
 from risegrad.integrations.kept_scores import Scoring
@@ -23,19 +23,6 @@ from risegrad.lab.records.record import read_record
 def meter_of(model: nn.Module, **more: Any) -> ForgettingMeter:
     new = {"5-9": batches(NEW, True)}
     return ForgettingMeter(model, {"0-4": batches(OLD, True)}, **{"new": new, **more})
-
-
-def learn(model: nn.Module, meter: ForgettingMeter, rate: float = 0.1, steps: int = 40) -> int:
-    """A loop as people write it; how many steps it took."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
-    data = batches(NEW, False) * 10
-    for number, (inputs, target) in enumerate(data[:steps], 1):
-        optimizer.zero_grad()
-        cross_entropy(model(inputs), target).backward()
-        optimizer.step()
-        if meter.update().stop:
-            return number
-    return steps
 
 
 def true_loss(model: nn.Module, classes: range) -> float:
@@ -49,7 +36,7 @@ def test_scores_are_the_true_ones() -> None:
     model = knowing()
     meter = meter_of(model, every=20)
     before = true_loss(model, OLD)
-    learn(model, meter)
+    learn_metered(model, meter)
     assert [reading.step for reading in meter.readings] == [0, 20, 40]
     end = meter.last
     assert end.scores["0-4"].loss == pytest.approx(true_loss(model, OLD), rel=1e-5)
@@ -68,7 +55,7 @@ def test_measuring_changes_nothing() -> None:
         every = 1 if metered else None
         meter = meter_of(model, every=every)
         assert model.training
-        learn(model, meter, steps=8)
+        learn_metered(model, meter, steps=8)
         return model.state_dict()
 
     one, other = trained(True), trained(False)
@@ -78,7 +65,7 @@ def test_measuring_changes_nothing() -> None:
 def test_a_budget_stops() -> None:
     model = knowing()
     meter = meter_of(model, every=5, budget=0.5)
-    assert learn(model, meter) < 40
+    assert learn_metered(model, meter) < 40
     assert meter.last.stop
     assert meter.last.rise > 0.5
     assert all(reading.rise <= 0.5 for reading in meter.readings[:-1])
@@ -87,12 +74,16 @@ def test_a_budget_stops() -> None:
 def test_a_budget_goes_back_to_the_last_good_point() -> None:
     model = knowing()
     meter = meter_of(model, every=5, budget=Budget(0.5, "back"))
-    taken = learn(model, meter)
+    taken = learn_metered(model, meter)
     assert taken < 40
     assert meter.last.stop
     assert 0 < meter.last.rise <= 0.5
+    over = meter.readings[-2]
+    assert (over.step, over.stop, over.back) == (taken, True, False)
+    assert over.rise > 0.5, "what went over the budget stands in the readings"
+    assert str(meter.last).endswith("nats (gone back)")
     twin, plain = knowing(), meter_of(knowing(), every=None)
-    learn(twin, plain, steps=taken - 5)
+    learn_metered(twin, plain, steps=taken - 5)
     pairs = zip(model.parameters(), twin.parameters(), strict=True)
     assert all(torch.equal(one, other) for one, other in pairs)
 
@@ -102,7 +93,7 @@ def test_a_memory_foretells_between_measurements() -> None:
     model = knowing()
     memory = risegrad.remember(model, batches(OLD, False), examples=256)
     anchor = memory.anchor(model)
-    meter = meter_of(model, every=100, memory=memory)
+    meter = meter_of(model, every=100, memory=memory, foretell=1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
     seen: list[MeterReading] = []
     for inputs, target in batches(NEW, False)[:8]:
@@ -125,9 +116,29 @@ def test_a_forecast_beyond_the_budget_is_checked_by_measuring() -> None:
     model = knowing()
     memory = risegrad.remember(model, batches(OLD, False), examples=256) * 1e7
     meter = meter_of(model, every=100, memory=memory, budget=1e3)
-    assert learn(model, meter, rate=0.05, steps=20) == 20, "a forecast alone stops nothing"
+    assert learn_metered(model, meter, rate=0.05, steps=20) == 20, "a forecast alone stops nothing"
     assert len(meter.readings) > 1
     assert not any(reading.stop for reading in meter.readings)
+
+
+def test_forecasts_are_made_every_few_steps() -> None:
+    """One costs as much as a small step: between two, the newest is shown."""
+    model = knowing()
+    memory = risegrad.remember(model, batches(OLD, False), examples=256)
+    meter = meter_of(model, every=9, memory=memory, foretell=3)
+    looked: list[int] = []
+    damage = meter._damage
+    meter._damage = lambda: looked.append(meter.step) or damage()  # type: ignore[method-assign, func-returns-value]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    shown = []
+    for pair in (batches(NEW, False) * 2)[:14]:
+        train(model, optimizer, [pair], 1)
+        shown.append(meter.update().foretold)
+    assert looked == [3, 6, 9, 12], "and at each measurement, where the next ones begin"
+    assert shown[:2] == [None] * 2
+    assert shown[2] == shown[3] == shown[4] != shown[5] == shown[6]
+    assert shown[8:11] == [None] * 3, "measured at 9"
+    assert shown[11] == shown[13] is not None
 
 
 def test_the_memory_that_shapes_is_no_judge() -> None:
@@ -137,7 +148,7 @@ def test_the_memory_that_shapes_is_no_judge() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
     shaper = risegrad.Informed(memory, damping=0.01)
     handle = risegrad.attach(optimizer, shaper, model.named_parameters())
-    meter = meter_of(model, every=4, memory=memory)
+    meter = meter_of(model, every=4, memory=memory, foretell=1)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         for pair in batches(NEW, False)[:6]:
@@ -202,6 +213,16 @@ def test_records_are_read_by_report_and_frontier(tmp_path: Path, capsys: Any) ->
         ({"keep": {"a": []}}, ValueError, r"'a' must hold at least one batch, got none"),
         ({"every": 0}, ValueError, r"every must be an integer >= 1, got 0"),
         ({"budget": 0.0}, ValueError, r"budget must be .*got 0"),
+        ({"budget": True}, TypeError, r"budget must be a finite number > 0, got True"),
+        (
+            {"budget": "x"},
+            TypeError,
+            r"budget must be nats \(a number\) or a Budget, got 'x' \(str",
+        ),
+        ({"budget": Budget}, TypeError, r"budget must be nats .* or a Budget, .*a class, not"),
+        ({"memory": "x"}, TypeError, r"memory must be a Memory, as risegrad.*, got 'x' \(str\)"),
+        ({"foretell": 0}, ValueError, r"foretell must be an integer >= 1, got 0"),
+        ({"model": "x"}, TypeError, r"model must be a torch module, got 'x' \(str\)"),
         ({"metric": "f1"}, ValueError, r"metric must be 'accuracy' or a function, got 'f1'"),
         ({"new": {"0-4": []}}, ValueError, r"kept or new, not both: 0-4"),
         ({"metric": lambda model, batch: [2.0]}, ValueError, r"one number in \[0, 1\] for each"),
@@ -209,7 +230,7 @@ def test_records_are_read_by_report_and_frontier(tmp_path: Path, capsys: Any) ->
 )
 def test_bad_input(given: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        ForgettingMeter(knowing(), **{"keep": {"0-4": batches(OLD, True)}, **given})
+        ForgettingMeter(**{"model": knowing(), "keep": {"0-4": batches(OLD, True)}, **given})
 
 
 def test_a_budget_that_cannot_be() -> None:

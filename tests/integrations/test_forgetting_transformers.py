@@ -87,6 +87,52 @@ def test_a_budget_stops_or_goes_back(tmp_path: Path) -> None:
     assert loss_on_old(model) == pytest.approx(good.scores["old"].loss, rel=1e-5)
 
 
+@pytest.mark.parametrize("then", ["stop", "back"])
+def test_a_budget_ends_the_run_and_leaves_a_checkpoint(tmp_path: Path, then: Any) -> None:
+    """One like any other: a model that can be loaded, and training that can go on from it."""
+    budget = Budget(0.1, then)
+    callback = ForgettingCallback(kept(), every=1, budget=budget)
+    changes: dict[str, Any] = {"learning_rate": 0.2, "save_strategy": "steps", "save_steps": 99}
+    training = trainer(tiny(), tmp_path, callbacks=[callback], **changes)
+    training.train()
+    meter = callback.meter
+    assert meter is not None
+    stopped = training.state.global_step
+    assert stopped == 2
+    over = meter.last if then == "stop" else meter.readings[-2]
+    assert over.rise > budget.nats
+    assert all(reading.rise <= budget.nats for reading in meter.readings[:stopped])
+    folder = tmp_path / f"checkpoint-{stopped}"
+    left = type(tiny()).from_pretrained(folder)
+    assert loss_on_old(left) == pytest.approx(meter.last.scores["old"].loss, rel=1e-5)
+    signed = json.loads((folder / "risegrad.json").read_text())
+    assert signed["forgetting"][1]["rises"] == dict(meter.last.rises)
+    more = trainer(tiny(), tmp_path, callbacks=[ForgettingCallback(kept())], **changes)
+    more.train(resume_from_checkpoint=str(folder))
+    assert more.state.global_step == STEPS, "without the budget it goes on to the end"
+
+
+@pytest.mark.parametrize("budget", [None, 0.05, Budget(0.05, "back")])
+def test_a_run_that_diverges(tmp_path: Path, budget: Any) -> None:
+    """Stopped where there is a budget; in any case it ends, and its files are whole."""
+    model = tiny()
+    callback = ForgettingCallback(kept(), every=2, budget=budget)
+    training = trainer(
+        model, tmp_path, callbacks=[callback], learning_rate=1e30, optim="sgd", max_grad_norm=0.0
+    )
+    training.train()
+    meter = callback.meter
+    assert meter is not None
+    assert training.state.global_step == (STEPS if budget is None else 2)
+    end = json.loads((tmp_path / "risegrad.json").read_text())["forgetting"][1]
+    read_record(tmp_path / "record.json")
+    if isinstance(budget, Budget):
+        assert end["rises"] == {"old": 0.0}
+        assert all(bool(tensor.isfinite().all()) for tensor in model.parameters())
+    else:
+        assert end["rises"] == {"old": None}
+
+
 def test_a_resumed_run_counts_from_its_first_scores(tmp_path: Path) -> None:
     def train(resume: str | None = None, **changes: Any) -> Any:
         callback = ForgettingCallback(kept(), every=2)
@@ -154,5 +200,9 @@ def test_a_hub_dataset_loses_foreign_columns(tmp_path: Path) -> None:
 def test_bad_input() -> None:
     with pytest.raises(ValueError, match="every must be a number of steps or 'epoch', got 'week'"):
         ForgettingCallback(kept(), every="week")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"budget must be nats .* or a Budget, got 'x' \(str\)"):
+        ForgettingCallback(kept(), budget="x")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"memory must be a Memory, .* got 'm' \(str\)"):
+        ForgettingCallback(kept(), memory="m")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="nothing was measured yet"):
         ForgettingCallback(kept()).save("anywhere")

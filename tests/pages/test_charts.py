@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from itertools import pairwise, product
+from itertools import combinations, pairwise, product
 
 import pytest
 
 from risegrad.pages import vega_charts
-from risegrad.pages.charts import chart_axes, chart_labels
+from risegrad.pages.charts import chart_axes, label_places
 from risegrad.pages.charts.bar_chart import Bar, bars
 from risegrad.pages.charts.calibration_chart import CalibrationPoint, calibration
 from risegrad.pages.charts.frontier_chart import FrontierBand, FrontierPoint, frontier
@@ -119,25 +119,74 @@ def test_one_sweep_alone_names_its_settings() -> None:
     assert [row["name"] for row in found] == ["lr 0.1", "lr 0.01"]
 
 
-@pytest.mark.parametrize("width", [chart_axes.WIDTH, chart_labels.NARROW])
-def test_labels_do_not_cover_each_other_nor_points(width: int) -> None:
-    crowd = [(f"a method of some length {k}", x, y)
-             for k, (x, y) in enumerate(product((0.3, 0.35, 0.4), (0.5, 0.52, 0.54)))]  # fmt: skip
-    found = chart_labels.places(crowd, [(0.45, 0.5)], width)
-    plot = chart_labels._Box(0, 0, width - 30 * (width == chart_axes.WIDTH), 0)
-    boxes = [
-        chart_labels._label(name, x, y, side, plot)
-        for (name, x, y), side in zip(crowd, found, strict=True) if side
+CROWD = [(f"a method of some length {k}", x, y)
+         for k, (x, y) in enumerate(product((0.3, 0.35, 0.4), (0.5, 0.52, 0.54)))]  # fmt: skip
+WIDTHS = [chart_axes.WIDTH, label_places.NARROW]
+
+
+def pixels(x: float, y: float, width: int) -> tuple[float, float]:
+    return x * (width - 30 * (width == chart_axes.WIDTH)), (1 - y) * chart_axes.HEIGHT
+
+
+def boxes(found: list[label_places.LabelPlace | None], width: int) -> list[label_places.Box]:
+    return [
+        label_places.label_box(name, *pixels(*(side.lead or (x, y)), width), side)
+        for (name, x, y), side in zip(CROWD, found, strict=True) if side
     ]  # fmt: skip
-    assert 1 <= len(boxes) < len(crowd)
-    assert not any(a.meets(b) for i, a in enumerate(boxes) for b in boxes[:i])
 
 
-def test_forty_two_names_have_different_marks_and_keep_them() -> None:
-    names = [f"row {k}" for k in range(42)]
+@pytest.mark.parametrize("width", WIDTHS)
+def test_labels_do_not_cover_each_other_nor_points(width: int) -> None:
+    found = label_places.places(CROWD, [(0.45, 0.5)], width)
+    assert not any(side.lead for side in found if side), "settings have no lines"
+    covered = boxes(found, width)
+    assert 1 <= len(covered) < len(CROWD)
+    assert not any(a.meets(b) for i, a in enumerate(covered) for b in covered[:i])
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_names_without_room_stand_apart_with_a_line_to_their_point(width: int) -> None:
+    found = label_places.places(CROWD, [(0.45, 0.5)], width, must=len(CROWD))
+    assert None not in found, "every method is named"
+    covered = boxes(found, width)
+    assert not any(a.meets(b) for i, a in enumerate(covered) for b in covered[:i])
+    points = [pixels(x, y, width) for _, x, y in CROWD]
+    inside = [(x, y) for x, y in points for box in covered
+              if box.left < x < box.right and box.top < y < box.bottom]  # fmt: skip
+    assert inside == [], "no point is covered"
+    leaders = [
+        label_places.Leader(*point, *pixels(*side.lead, width))
+        for side, point in zip(found, points, strict=True) if side and side.lead
+    ]  # fmt: skip
+    assert 1 <= len(leaders) < len(CROWD)
+    assert not any(leader.meets(box) for leader in leaders for box in covered)
+
+
+def test_lines_to_names_end_where_the_names_are() -> None:
+    points = [FrontierPoint(f"method {k}", 50 + k % 3 / 9, 5 + k / 9, "tip") for k in range(9)]
+    points.append(FrontierPoint("far", 90.0, 60.0, "tip"))
+    found = frontier(points, Palette(p.method for p in points)).to_dict()["datasets"]["labels"]
+    led = [row for row in found if "from_x" in row]
+    assert led
+    given = {p.method: (p.learned, p.forgotten) for p in points}
+    assert all((row["from_x"], row["from_y"]) == given[row["name"]] for row in led)
+    assert all((row["x"], row["y"]) != given[row["name"]] for row in led)
+
+
+def test_the_baseline_is_named_first_and_then_the_best() -> None:
+    """Three at one place, with room for few: the order of the labels is that of the choice."""
+    given = [("bad", 10.0, False), ("usual", 50.0, True), ("good", 90.0, False)]
+    points = [FrontierPoint(n, x, 5.0, "tip", baseline=base) for n, x, base in given]
+    found = frontier(points, Palette(n for n, *_ in given)).to_dict()["datasets"]["labels"]
+    assert [row["name"] for row in found if not row["narrow"]] == ["usual", "good", "bad"]
+
+
+def test_seventy_two_names_have_different_marks_and_keep_them() -> None:
+    names = [f"row {k}" for k in range(72)]
     palette = Palette([*names, "row 0"])
-    assert len(palette) == 42
-    assert len(set(palette.values())) == 42
+    assert len(palette) == 72
+    assert len({(mark.colour, mark.shape) for mark in palette.values()}) == 72
+    assert len({(palette[name].colour, palette[name].dash) for name in names[:36]}) == 36
     assert all(
         palette[a].colour != palette[b].colour and palette[a].shape != palette[b].shape
         for a, b in pairwise(names)
@@ -156,6 +205,45 @@ def test_marks_have_contrast_on_light_and_on_dark(scheme: str) -> None:
     for colour in COLOURS:
         bright, dim = sorted((light(colour), ground), reverse=True)
         assert (bright + 0.05) / (dim + 0.05) >= 3
+
+
+def seen(colour: str, cones: list[list[float]]) -> list[float]:
+    """A colour in OKLab (Ottosson 2020), in which equal distances look alike."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [v / 12.92 if v <= 0.03928 else ((v + 0.055) / 1.055) ** 2.4 for v in parts]
+    shown = [min(max(value, 0.0), 1.0) for value in _times(cones, linear)]
+    roots = [value ** (1 / 3) for value in _times(LMS, shown)]
+    return _times(LAB, roots)
+
+
+def _times(matrix: list[list[float]], vector: list[float]) -> list[float]:
+    return [sum(a * b for a, b in zip(row, vector, strict=True)) for row in matrix]
+
+
+LMS = [[0.41222, 0.53633, 0.05145], [0.21190, 0.68070, 0.10740], [0.08830, 0.28172, 0.62998]]
+LAB = [[0.21045, 0.79362, -0.00407], [1.97800, -2.42859, 0.45059], [0.02590, 0.78277, -0.80868]]
+EYES = {
+    "usual": (0.09, [[1, 0, 0], [0, 1, 0], [0, 0, 1]]),
+    # Machado, Oliveira and Fernandes 2009, complete loss of one kind of cones.
+    "deuteranopia": (0.04, [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]]),
+    "protanopia": (0.04, [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]]),
+}
+"""The least distance of two colours, and what these eyes make of red, green and blue."""
+
+
+@pytest.mark.parametrize("eyes", EYES)
+def test_twelve_colours_can_be_told_apart(eyes: str) -> None:
+    least, cones = EYES[eyes]
+    found = [seen(colour, cones) for colour in COLOURS]
+    assert len(found) == 12
+    assert min(math.dist(a, b) for a, b in combinations(found, 2)) >= least
+
+
+def test_lines_of_one_colour_have_different_dashes() -> None:
+    names = [f"method {k}" for k in range(13)]
+    points = [FrontierPoint(name, 50.0 + k, k, name) for k, name in enumerate(names)]
+    drawn = json.dumps(frontier(points, Palette(names)).to_dict()["layer"][0]["encoding"])
+    assert "[1, 0], [6, 3]]" in drawn
 
 
 NOT_A_NUMBER = {
@@ -194,3 +282,10 @@ def test_values_of_a_sweep_are_ticks_in_their_order() -> None:
 )
 def test_ticks_have_few_digits(ends: list[float], expected: str) -> None:
     assert chart_axes.number_format(ends) == expected
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_files_say_what_they_show(name: str) -> None:
+    """In place of "Vega visualization"."""
+    figure = ChartFigure(name, name, f"What {name} shows.", CHARTS[name], text_table("", [""], []))
+    assert figure.spec()["description"] == f"What {name} shows."

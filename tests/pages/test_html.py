@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import re
+from html import unescape
 from pathlib import Path
 
 import pytest
 
 from risegrad.pages import vega_charts
 from risegrad.pages.charts.frontier_chart import FrontierPoint, frontier
-from risegrad.pages.page_blocks import ChartFigure, Fold, ItemList, Page, Paragraph, Part, Row
+from risegrad.pages.page_blocks import (
+    ChartFigure,
+    CodeBlock,
+    Fold,
+    ItemList,
+    Page,
+    Paragraph,
+    Part,
+    Row,
+)
 from risegrad.pages.page_html import html
 from risegrad.pages.page_tables import Column, Line, Section, Table, TableCell, ranked, text_table
 from risegrad.pages.palette import Palette
@@ -31,7 +41,8 @@ def bad_table() -> Table:
 def bad_page() -> str:
     blocks = (
         bad_figure(), bad_table(), Paragraph(BAD, "note"), ItemList(BAD, (BAD,)),
-        Row((Paragraph(BAD),)), Fold(BAD, (bad_figure(),)),
+        CodeBlock(BAD, (BAD, f"    {BAD}"), BAD), Row((Paragraph(BAD),)),
+        Fold(BAD, (bad_figure(),)),
     )  # fmt: skip
     warning = ItemList(BAD, (BAD,), "warning")
     return html(
@@ -48,6 +59,19 @@ def test_text_stays_text_in_every_kind_of_block() -> None:
     assert "\u202e" not in ours
     assert "\x1b" not in ours
     assert not re.search(r"<[^>]* on[a-z]+=", re.sub(r'"[^"]*"', '""', ours))
+
+
+def test_lines_of_code_keep_their_spaces() -> None:
+    lines = ("if a < b:", "    print('  x')", "", "\tdone()")
+    text = html(Page("", (Part("", (CodeBlock("Use", lines),)),)))
+    (shown,) = re.findall(r"<pre[^>]*><code>(.*?)</code></pre>", text, re.DOTALL)
+    assert unescape(shown) == "if a < b:\n    print('  x')\n\n        done()"
+    assert "<h3" in text
+
+
+def test_a_fence_is_longer_than_what_it_holds() -> None:
+    assert CodeBlock("", ("a", "  b")).markdown() == "```python\na\n  b\n```"
+    assert CodeBlock("", ("````",), "toml").markdown() == "`````toml\n````\n`````"
 
 
 def test_the_library_cannot_end_its_element() -> None:

@@ -7,8 +7,29 @@ from __future__ import annotations
 
 import difflib
 import math
+import reprlib
 from collections.abc import Collection
 from numbers import Integral, Real
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def check_kind(name: str, value: object, kind: type[T], allowed: str) -> T:
+    """``value``, which must be of this kind; ``allowed`` says in words what that is.
+
+    >>> check_kind("progress", 3, dict, "a table")
+    Traceback (most recent call last):
+        ...
+    TypeError: progress must be a table, got 3 (int)
+    """
+    if isinstance(value, kind):
+        return value
+    raise TypeError(f"{name} must be {allowed}, got {reprlib.repr(value)} ({_kind_of(value)})")
+
+
+def _kind_of(value: object) -> str:
+    return "a class, not an object" if isinstance(value, type) else type(value).__name__
 
 
 def check_choice(name: str, value: object, allowed: Collection[str]) -> None:

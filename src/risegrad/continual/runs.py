@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -35,10 +35,16 @@ class Described(RunSettings, Protocol):
 R = TypeVar("R", bound=Described)
 
 
-def read_run(kind: type[R], plain: Mapping[str, Any], hosts: Mapping[str, type[Host]]) -> R:
+def read_run(
+    kind: type[R],
+    plain: Mapping[str, Any],
+    hosts: Mapping[str, type[Host]],
+    unused_model: Callable[[R], dict[str, str]] = lambda settings: {},
+) -> R:
     """Plain tables into settings of ``kind``; the name of the host says which settings it has.
 
     What does not compose or would be ignored is refused here, before anything is loaded.
+    ``unused_model`` gives the settings of the domain's model that would be, and why.
     """
     host = dict(plain.get("host", {}))
     check_choice("host.name", str(host.get("name", "")), hosts)
@@ -50,18 +56,22 @@ def read_run(kind: type[R], plain: Mapping[str, Any], hosts: Mapping[str, type[H
     }
     settings = read(kind, {**plain, **parts})
     additions = made_additions(settings)
-    _check_used(settings, chosen, any(addition.remembers for addition in additions))
+    remembers = any(addition.remembers for addition in additions)
+    _check_used(settings, chosen, remembers, unused_model(settings))
     check_composition(chosen, additions)
     return settings
 
 
-def _check_used(settings: Described, host: type[Host], remembers: bool) -> None:
+def _check_used(
+    settings: Described, host: type[Host], remembers: bool, model: dict[str, str]
+) -> None:
     """A setting that the chosen rule or optimizer does not look at is a mistake or a wrong hope."""
     by_table = {
         "rule": settings.rule.unused(settings.rule.name or host.default_rule),
         "head": settings.head.unused(),
         "adapter": settings.adapter.unused(),
         "memory": {} if remembers else settings.memory.unused(),
+        "model": model,
     }
     reasons = {
         f"{table}.{name}": reason

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -91,6 +92,8 @@ class Session:
     """Of the training examples: those of about one length share a batch. None: any with any."""
     linears: dict[str, nn.Linear] = field(default_factory=dict)
     """Trained linear layers by the name of their weight, for additions that look at inputs."""
+    later_groups: tuple[ParameterGroup, ...] = ()
+    """As sessions after this one train, where this one is taught otherwise."""
 
     @property
     def parameters(self) -> dict[str, Parameter]:
@@ -104,7 +107,12 @@ class Session:
     def taught(self, budget: TrainingBudget) -> Session:
         """The same with plain first-order steps and another budget for all groups."""
         groups = [replace(g, budget=budget, rule=replace(g.rule, name="fo")) for g in self.groups]
-        return replace(self, groups=tuple(groups))
+        return replace(self, groups=tuple(groups), later_groups=self.groups)
+
+    @property
+    def as_later(self) -> Session:
+        """As the host began it: what is refused later must be refused now."""
+        return replace(self, groups=self.later_groups or self.groups)
 
     @property
     def epochs(self) -> int:
@@ -115,3 +123,16 @@ class Session:
         """The same without training, for a task that is known: additions still see its data."""
         groups = (replace(group, budget=replace(group.budget, epochs=0)) for group in self.groups)
         return replace(self, groups=tuple(groups))
+
+
+@contextmanager
+def differentiable(parameters: Iterable[Parameter]) -> Iterator[None]:
+    """All of them require gradients for a moment: some groups stopped, some never did."""
+    before = [(parameter, parameter.requires_grad) for parameter in parameters]
+    try:
+        for parameter, _ in before:
+            parameter.requires_grad_(True)
+        yield
+    finally:
+        for parameter, required in before:
+            parameter.requires_grad_(required)

@@ -62,7 +62,7 @@ class Loop(Checked):
     """Shortest time between two checkpoints within a session; one follows every session anyway."""
     keep_weights: bool = field(default=False, metadata=APART)
     """Keep what was trained in the run's folder ``weights``: LoRA as PEFT loads it, a whole network
-    as timm loads it, and the host's state in any case."""
+    as timm or transformers loads it, and the host's state in any case."""
 
 
 class StepTaken(NamedTuple):
@@ -92,13 +92,13 @@ class SessionTraining:
         self.shaping: dict[str, Attachment] = {}
         self._outside: dict[str, int] = {}
         self._epoch = 0
-        _check_zeroth_order(session)
+        _check_zeroth_order(session.as_later)
         check_scope(
             (group.rule, [f"{group.name}.{name}" for name in group.parameters])
-            for group in session.groups
+            for group in session.as_later.groups
         )
         for addition in additions:
-            check_session(session, addition)
+            check_session(session.as_later, addition)
         for group in session.groups:
             optimizer = group.budget.make_optimizer(group.parameters.values())
             # A new optimizer counts its steps from 0: each session's draws need their own seed.

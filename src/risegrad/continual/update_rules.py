@@ -87,7 +87,7 @@ class Rule(Checked):
     """Whether ``zo`` is scaled to the norm of the gradient."""
     exempt: tuple[str, ...] = ()
     """Shell-style patterns of parameters that keep the exact gradient: ``"adapter.0.*"``. A name is
-    the group's (``adapter``, ``head``, ``lora``) and the parameter's own."""
+    the group's (``adapter``, ``head``, ``lora``, ``network``) and the parameter's own."""
     only: tuple[str, ...] = ()
     """Patterns of the parameters that are shaped, all others being exempt; empty means all."""
 

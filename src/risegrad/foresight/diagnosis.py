@@ -21,11 +21,14 @@ from risegrad.curvature.operators.objective import Batches, Objective
 from risegrad.curvature.operators.parameter_space import Space, make_space, trained_parameters
 from risegrad.curvature.operators.products import NetworkOperator, Operator
 from risegrad.foresight.diagnosis_assembly import assemble
-from risegrad.foresight.diagnosis_inputs import problem_of
+from risegrad.foresight.diagnosis_inputs import check_options, problem_of
 from risegrad.foresight.diagnosis_options import BatchLoss, Measurement, Progress
 from risegrad.foresight.diagnosis_report import Diagnosis
 from risegrad.foresight.diagnosis_verdicts import verdicts
-from risegrad.foresight.memory_folds import candidates_for
+from risegrad.foresight.memory_folds import candidates_for, with_pasts
+from risegrad.foresight.optimizer_steps import optimizer_of, plain_step
+from risegrad.foresight.rule_forecast import RuleForecast
+from risegrad.foresight.rule_pricing import Pricing
 from risegrad.foresight.step_rules import Candidates, forecasts
 
 __all__ = ["Diagnosis", "diagnose", "diagnose_operator"]
@@ -52,13 +55,15 @@ def diagnose(
     an informed step would be shaped by, made from other examples than ``historical``; without one,
     each half of the historical batches is remembered and judged on the other. ``step`` is the
     learning rate of plain descent; damage grows with its square. ``measurement`` says which
-    curvature is measured, how precisely and with which seed.
+    curvature is measured, how precisely, with which seed, and for which optimizer.
 
     The model is measured in eval mode (no dropout, running batch statistics), changed in nothing,
     and all numbers are a pure function of the model, the batches and the seed.
     """
+    check_options(rise, memory, batch_loss, measurement)
     shaper, how = rise or Rise(), measurement or Measurement()
     read = batch_loss or BatchLoss()
+    trains = optimizer_of(how.optimizer, model)
     model, historical, incoming = problem_of(model, historical, incoming)
     parameters = trained_parameters(model, shaper.exempt)
     space = make_space(parameters, shaper)
@@ -69,8 +74,11 @@ def diagnose(
     h = kept.gradient(space, parameters)
     columns, seed = how.budget.columns, mix(how.seed, 7) % 2**31
     operator = NetworkOperator(kept, space, parameters, how.curvature, columns=columns, seed=seed)
-    chosen = candidates_for(kept, shaper, memory, how)
-    found = diagnose_operator(operator, g, h, step=step, measurement=how, candidates=chosen)
+    chosen = with_pasts(candidates_for(kept, shaper, memory, how), kept, space, parameters)
+    found = diagnose_operator(
+        operator, g, h, step=step, measurement=how, candidates=chosen,
+        plain=plain_step(trains, g, space, parameters),
+    )  # fmt: skip
     return replace(
         found, curvature=how.curvature, historical_loss=kept.value(), incoming_loss=new.value()
     )
@@ -84,19 +92,26 @@ def diagnose_operator(
     step: float = 1.0,
     measurement: Measurement | None = None,
     candidates: Candidates | None = None,
+    plain: Tensor | None = None,
 ) -> Diagnosis:
     """The same for any operator and given gradients (flat, in the order of its space).
 
-    An operator that may be negative is a ``hessian``: ``Measurement(curvature="hessian")``.
+    ``plain`` is the direction of an adaptive optimizer's step without a shaper, on which rules then
+    act; None is plain descent. An operator that may be negative is a
+    ``hessian``: ``Measurement(curvature="hessian")``.
     """
     how, eta = measurement or Measurement(), check_number("step", step, above=0)
     spend, seed, chosen = how.budget, how.seed, candidates or Candidates()
     g = _check_gradient(g, operator.space, "g")
     h = torch.zeros_like(g) if h is None else _check_gradient(h, operator.space, "h")
     before = operator.products
-    tick = _counter(how.progress, spend.most(operator.space) + chosen.products)
+    extra = chosen.products(operator.parts, plain is None)
+    tick = _counter(how.progress, spend.most(operator.space) + extra)
     measured = measure(operator, g, h, eta, spend, seed, tick)
-    rules = forecasts(operator, g, measured, eta, chosen, tick)
+    rules: tuple[RuleForecast, ...] = ()
+    if bool(g.any()):
+        own = None if plain is None else _check_gradient(plain, operator.space, "plain")
+        rules = forecasts(Pricing(operator, g, h, own, eta, tick), measured, chosen, seed)
     adam = None
     if spend.adam_draws and bool(g.any()):
         adam = adam_view(operator, g, spend.adam_draws, mix(seed, 3), tick)

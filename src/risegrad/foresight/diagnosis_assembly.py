@@ -105,6 +105,9 @@ def _flat_signals(
 ) -> list[Bounds | None]:  # fmt: skip
     """``R_b`` after the one step that is free for all blocks, and solved for where wanted.
 
+    Where blocks share signed products that step is not free: one product for each block that is
+    shown, because bounds from estimates would not be bounds.
+
     The bounds hold for curvature that is not negative; for an indefinite Hessian nothing is said.
     """
     count = len(operator.space.blocks)
@@ -117,10 +120,17 @@ def _flat_signals(
         rows = zip(terms.g2.tolist(), ghg, hg2, strict=True)
         # Rounding can leave g'Hg a hair below zero where it is zero.
         scores = [first_step_bounds(g2, max(bend, 0.0), pull, rho) for g2, bend, pull in rows]
+    else:
+        shaped = measured.values["block.S"].abs()
+        for b in shaped.argsort(descending=True)[: how.budget.flat_scores].tolist():
+            scores[b] = _solved(operator, g, b, rho, 1, tick)
     largest = terms.g2.argsort(descending=True)[: how.budget.solves].tolist()
     for b in largest:
-        part = g[operator.space.blocks[b].at]
-        solved = flat_signal(operator.block(b), part, rho, how.budget.solve_products)
-        tick(solved.products)
-        scores[b] = solved
+        scores[b] = _solved(operator, g, b, rho, how.budget.solve_products, tick)
     return scores
+
+
+def _solved(operator: Operator, g: Tensor, b: int, rho: float, products: int, tick: Tick) -> Bounds:
+    solved = flat_signal(operator.block(b), g[operator.space.blocks[b].at], rho, products)
+    tick(solved.products)
+    return solved

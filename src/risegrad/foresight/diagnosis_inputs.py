@@ -8,11 +8,29 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from risegrad.common.checks import check_kind
+from risegrad.core.shapers import Rise
+from risegrad.curvature.memory.memory import check_memory
+from risegrad.foresight.diagnosis_options import BatchLoss, Measurement
 
 BATCHES = 8
 """Of a Trainer's data set, at most."""
 PIECES = 4
 """Batches that one pair of tensors is cut into, where it has as many examples."""
+
+
+def check_options(rise: object, memory: object, batch_loss: object, measurement: object) -> None:
+    """The kinds of what ``diagnose`` is told beyond model and batches."""
+    if rise is not None:
+        check_kind("rise", rise, Rise, "a risegrad.Rise: other rules are always compared with it")
+    check_memory(memory)
+    if batch_loss is not None:
+        check_kind("batch_loss", batch_loss, BatchLoss, "a BatchLoss, such as BatchLoss(loss=...)")
+    if measurement is not None:
+        allowed = "a Measurement, such as Measurement(seed=1)"
+        check_kind("measurement", measurement, Measurement, allowed)
 
 
 def problem_of(model: Any, historical: Any, incoming: Any) -> tuple[nn.Module, Any, Any]:
@@ -35,7 +53,11 @@ def _is_trainer(model: Any) -> bool:
 def _of_trainer(trainer: Any, historical: Any, incoming: Any) -> tuple[nn.Module, Any, Any]:
     """Batches as the Trainer collates them; its own data sets where none are given."""
     _check_loss(trainer)
-    if historical is None and trainer.eval_dataset is None:
+    if historical is None:
+        historical = _only(trainer.eval_dataset, "historical", "the Trainer's eval_dataset")
+    for name, given in (("historical", historical), ("incoming", incoming)):
+        _check_examples(name, given)
+    if historical is None:
         raise TypeError(
             "historical must be a data set of what is to be kept, got None, and the Trainer has no "
             "eval_dataset"
@@ -54,16 +76,66 @@ def _of_trainer(trainer: Any, historical: Any, incoming: Any) -> tuple[nn.Module
         return trainer.model, old, _trainer_batches(loader)
 
 
+def _only(given: Any, name: str, whose: str) -> Any:
+    """A Trainer may have several data sets by name, of which one must be meant."""
+    if not isinstance(given, Mapping):
+        return given
+    if len(given) != 1:
+        raise ValueError(
+            f"{name} must be one data set, got None, and {whose} has {len(given)}: "
+            f"{', '.join(map(str, given))}; give one of them as {name}"
+        )
+    return next(iter(given.values()))
+
+
+def _check_examples(name: str, given: Any) -> None:
+    """A Trainer makes batches itself: of batches it would make batches of batches."""
+    batches = isinstance(given, list | tuple) and bool(given) and _is_batch(given[0])
+    if batches or isinstance(given, Mapping | DataLoader):
+        what = "a list of batches" if batches else f"a {type(given).__name__}"
+        raise TypeError(
+            f"{name} must be a data set of single examples where a Trainer is given, got {what}; "
+            "with batches, give the Trainer's model in its place"
+        )
+
+
+def _is_batch(found: Any) -> bool:
+    """Rows of tokens with as many labels; the choices of one example have a single label."""
+    if not isinstance(found, Mapping) or "input_ids" not in found or "labels" not in found:
+        return False
+    tokens, labels = found["input_ids"], found["labels"]
+    if not isinstance(tokens, Tensor) or not isinstance(labels, Tensor):
+        return False
+    return tokens.ndim > 1 and labels.ndim > 0 and len(tokens) == len(labels)
+
+
 def _check_loss(trainer: Any) -> None:
     """What is diagnosed is the model's own loss."""
-    smoothing = getattr(trainer.args, "label_smoothing_factor", 0.0)
-    own = getattr(trainer, "compute_loss_func", None)
-    if smoothing or own is not None:
-        what = "compute_loss_func" if own is not None else f"label_smoothing_factor={smoothing}"
+    what = _own_loss(trainer)
+    if what:
         raise ValueError(
             f"a Trainer must train by its model's own loss to be diagnosed, got {what}; give the "
             "model and batches, and the loss as batch_loss=BatchLoss(...)"
         )
+
+
+def _own_loss(trainer: Any) -> str:
+    """What gives a Trainer another loss than its model's; empty if nothing does.
+
+    Any ``compute_loss`` that is not transformers' counts: one that agrees today, such as a penalty
+    on the way from the present weights, need not agree after a step.
+    """
+    smoothing = getattr(trainer.args, "label_smoothing_factor", 0.0)
+    if smoothing:
+        return f"label_smoothing_factor={smoothing}"
+    if getattr(trainer, "compute_loss_func", None) is not None:
+        return "compute_loss_func"
+    if "compute_loss" in vars(trainer):
+        return "a compute_loss that was put in its place"
+    owner = next((kind for kind in type(trainer).__mro__ if "compute_loss" in vars(kind)), None)
+    if owner is None or owner.__module__.split(".")[0] == "transformers":
+        return ""
+    return f"{owner.__name__}.compute_loss"
 
 
 def _trainer_batches(loader: Any) -> list[Any]:

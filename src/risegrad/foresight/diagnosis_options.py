@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from risegrad.common.checks import check_choice, check_int, check_number
+from risegrad.common.checks import check_choice, check_int, check_kind, check_number
 from risegrad.curvature.estimates.product_budget import ProductBudget
 from risegrad.curvature.memory.memory_side import check_damping
 from risegrad.curvature.operators.batch_forms import Predict
 from risegrad.curvature.operators.objective import Loss, check_loss
 from risegrad.curvature.operators.products import KINDS, Kind
+from risegrad.foresight.optimizer_steps import OptimizerLike
 
 Progress = Callable[[int, int], None]
 """Called with the products spent and the most that there will be."""
@@ -50,6 +51,9 @@ class Measurement:
     """Of all random vectors."""
     dampings: tuple[float, ...] = (0.03, 0.1, 0.3, 1.0)
     """Of informed steps: each costs one product; none leaves them out."""
+    optimizer: OptimizerLike | None = None
+    """What you train with: ``"sgd"``, ``"adam"`` for any that divides a gradient by its size, or
+    the optimizer itself, whose moments are then used; None: a Trainer's own, else ``"sgd"``."""
     progress: Progress | None = field(default=None, compare=False, repr=False)
     """Called with the products spent and the most that there will be."""
 
@@ -60,6 +64,9 @@ class Measurement:
         if not isinstance(self.budget, ProductBudget):
             raise TypeError(f"budget must be a ProductBudget, got {type(self.budget).__name__}")
         check_int("seed", self.seed)
+        # A list does, too; a number alone would fail later, without its name.
+        if not isinstance(self.dampings, list):
+            check_kind("dampings", self.dampings, tuple, "a list of numbers, such as (0.1, 0.3)")
         for damping in self.dampings:
             check_damping(damping)
 

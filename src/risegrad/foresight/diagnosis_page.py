@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
-from itertools import takewhile
 
 from risegrad.curvature.estimates.estimated import Estimate
+from risegrad.foresight.block_lines import block_table, short_names
 from risegrad.foresight.diagnosis_report import BlockReport, Diagnosis
-from risegrad.foresight.diagnosis_text import (
-    BLOCK_HEAD,
-    FORECAST_HEAD,
-    advice,
-    block_cells,
-    forecast_cells,
-    head_lines,
-    rule_rows,
+from risegrad.foresight.diagnosis_text import advice, head_lines, rule_rows, shown
+from risegrad.foresight.forecast_tables import (
+    AT_STEP_SIZE,
+    ForecastTable,
+    forecast_tables,
+    rows_left_out,
 )
 from risegrad.foresight.recommendation import in_short
 from risegrad.pages.charts.bar_chart import Bar, bars
@@ -38,11 +36,11 @@ RULE_HEAD = ("rule", "damage", "deviation", "loss change")
 MOST_BLOCKS = 20
 FO, SCALED, RISE, NOISE = "FO", "scaled FO", "RISE", "covariance noise"
 ALONG, AVERAGE, SHAPING, COUPLING = "lambda_dir", "lambda_avg", "S", "C"
-PALETTE = Palette([FO, SCALED, RISE, NOISE, ALONG, AVERAGE, SHAPING, COUPLING])
 GLOSSARY = (
-    ("Gamma", "FO's damage over the rule's at equal first-order progress"),
-    ("lr factor", "what to multiply the learning rate by to keep FO's progress"),
-    ("by its memory", "the share of FO's damage that the step's own memory foretells"),
+    ("Gamma", "the plain step's damage over the rule's at equal first-order progress"),
+    ("lr factor", "what to multiply the learning rate by to keep the plain step's progress"),
+    ("by its memory", "the share of the plain damage that the step's own memory foretells"),
+    ("plain", "the optimizer's step without a rule: FO, or Adam's own step"),
     ("FO", "first-order: a step along the exact gradient"),
     ("scaled FO", "the exact gradient, shortened to the mean progress of RISE"),
     ("damage", "predicted second-order change of the historical loss by one step"),
@@ -63,27 +61,36 @@ def diagnosis_page(found: Diagnosis, title: str = "Diagnosis before training") -
 
 def diagnosis_parts(found: Diagnosis) -> tuple[Part, ...]:
     """The first has no title, because it comes right below the page's."""
+    tables = [_forecast_table(table) for table in forecast_tables(found)]
+    notes = [Paragraph(line, "note") for line in rows_left_out(found)]
     rules: tuple[Block, ...] = (
-        Row(tuple(_rule_figures(found))), *_forecast_tables(found), _rule_table(found)
+        Row(tuple(_rule_figures(found))), *tables, *notes, _rule_table(found)
     )  # fmt: skip
     words = ItemList("In words", (*found.verdicts, advice(found)))
-    blocks = (Row(tuple(_block_figures(found))), Fold("Every block", (_block_table(found),)))
+    lines = filter(None, [found.subject, *head_lines(found)])
+    every = block_table(found.blocks)
+    blocks = (Row(tuple(_block_figures(found))), Fold("Numbers of the blocks", (every,)))
     return (
         Part("", rules, QUESTION, found.decision),
-        Part("Verdicts", (words, *(Paragraph(line, "note") for line in head_lines(found)))),
+        Part("Verdicts", (words, *(Paragraph(line, "note") for line in lines))),
         Part("Blocks", blocks),
     )
 
 
 def diagnosis_fragment(found: Diagnosis) -> str:
     """For a notebook: the decision and the rules, without any script."""
-    rows = [FORECAST_HEAD, *map(forecast_cells, found.rules)] if found.rules else []
-    lines = "".join(f"<tr>{_cells(row, 'td' if n else 'th')}</tr>" for n, row in enumerate(rows))
+    tables = "".join(map(_plain_table, forecast_tables(found)))
     words = "".join(f"<li>{escape(verdict)}</li>" for verdict in found.verdicts)
     return (
-        f"<p><strong>{escape(found.decision)}</strong></p><table>{lines}</table>"
+        f"<p><strong>{escape(found.decision)}</strong></p>{tables or '<table></table>'}"
         f"<details><summary>In words</summary><ul>{words}</ul></details>"
     )
+
+
+def _plain_table(table: ForecastTable) -> str:
+    rows = [table.head, *table.cells]
+    lines = "".join(f"<tr>{_cells(row, 'td' if n else 'th')}</tr>" for n, row in enumerate(rows))
+    return f"<table><caption>{escape(table.caption)}</caption>{lines}</table>"
 
 
 def _cells(row: Sequence[str], tag: str) -> str:
@@ -91,16 +98,12 @@ def _cells(row: Sequence[str], tag: str) -> str:
 
 
 def _rule_table(found: Diagnosis) -> Table:
-    return text_table("The rules at this step size", RULE_HEAD, rule_rows(found))
+    caption = AT_STEP_SIZE.format(step=found.step)
+    return text_table(caption, RULE_HEAD, rule_rows(found))
 
 
-def _forecast_tables(found: Diagnosis) -> Iterator[Table]:
-    if found.rules:
-        title = "The rules at equal first-order progress"
-        yield text_table(title, FORECAST_HEAD, map(forecast_cells, found.rules))
-    if found.rows:
-        title = "The experiment's rows as they run, at equal first-order progress"
-        yield text_table(title, FORECAST_HEAD, map(forecast_cells, found.rows))
+def _forecast_table(table: ForecastTable) -> Table:
+    return text_table(table.caption, table.head, table.cells)
 
 
 def _rule_figures(found: Diagnosis) -> Iterator[ChartFigure]:
@@ -128,34 +131,40 @@ def _rule_figures(found: Diagnosis) -> Iterator[ChartFigure]:
 def _share_figure(found: Diagnosis) -> ChartFigure:
     """Damage per progress of every rule, FO's being 1."""
     rows = [
-        Bar(rule.name, rule.name, rule.share.value, rule.share.value - rule.share.error,
-            rule.share.value + rule.share.error, f"{rule.name}: {in_short(rule.share)} of FO's")
+        _bar(rule.name, rule.share.value, rule.share.error,
+             f"{rule.name}: {in_short(rule.share)} of plain")
         for rule in found.rules
     ]  # fmt: skip
-    title = "At equal progress: predicted damage in parts of FO's, lower is better"
+    title = "At equal progress: predicted damage in parts of the plain step's, lower is better"
     return ChartFigure(
         "diagnosis-equal-progress", title, f"Bars of {len(rows)} rules. {title}.",
-        bars(rows, _palette(found), "damage at equal progress, FO = 1"),
-        next(_forecast_tables(found)), "Thin lines: one standard error.",
+        bars(rows, _palette(found), "damage at equal progress, plain = 1"),
+        _forecast_table(forecast_tables(found)[0]), "Thin lines: one standard error.",
     )  # fmt: skip
 
 
 def _palette(found: Diagnosis) -> Palette:
-    """One colour per rule on the whole page."""
-    names = [FO, SCALED, RISE, NOISE, *(rule.name for rule in found.rules)]
-    return Palette([*dict.fromkeys(names)])
+    """One colour per rule and per measure on the whole page."""
+    rules = (rule.name for rule in found.rules)
+    return Palette([FO, SCALED, RISE, NOISE, *rules, ALONG, AVERAGE, SHAPING, COUPLING])
 
 
 def _rule_bar(name: str, damage: Estimate, deviation: Estimate | None) -> Bar:
     spread = deviation.value if deviation else 0.0
     tip = f"{name}: {damage}" + (f", deviation of one draw {deviation}" if deviation else "")
-    value = damage.value
-    return Bar(name, name, value, value - spread, value + spread, tip)
+    return _bar(name, damage.value, spread, tip)
+
+
+def _bar(name: str, damage: float, spread: float, tip: str) -> Bar:
+    """A damage that is not negative has no interval below zero: nothing would lie there."""
+    low = damage - spread if damage < 0 else max(damage - spread, 0.0)
+    return Bar(name, name, damage, low, damage + spread, tip)
 
 
 def _block_figures(found: Diagnosis) -> Iterator[ChartFigure]:
-    shown = _largest(found.blocks)
-    labels = dict(zip((b.name for b in shown), short_names([b.name for b in shown]), strict=True))
+    largest = _largest(found.blocks)
+    names = [block.name for block in largest]
+    labels = dict(zip(names, short_names(names), strict=True))
     kinds: dict[str, dict[str, Callable[[BlockReport], Estimate | None]]] = {
         "Curvature along the gradient and on average": {
             ALONG: lambda block: block.lambda_dir, AVERAGE: lambda block: block.lambda_avg},
@@ -165,11 +174,16 @@ def _block_figures(found: Diagnosis) -> Iterator[ChartFigure]:
     for title, values in kinds.items():
         rows = [
             _block_bar(labels[block.name], block, name, value)
-            for block in shown for name, of in values.items() if (value := of(block))
+            for block in largest for name, of in values.items() if (value := of(block))
         ]  # fmt: skip
+        if not any(bar.method == COUPLING for bar in rows):
+            title = title.replace(" and coupling score", "")
+        measures = [name for name in values if any(bar.method == name for bar in rows)]
+        cells = [(labels[b.name], *(shown(values[name](b)) for name in measures)) for b in largest]
         yield ChartFigure(
-            f"diagnosis-{title}", title, f"Bars for {len(shown)} blocks. {title}.",
-            bars(rows, PALETTE, " and ".join(values)), _block_table(found),
+            f"diagnosis-{title}", title, f"Bars for {len(largest)} blocks. {title}.",
+            bars(rows, _palette(found), " and ".join(measures)),
+            text_table(title, ("block", *measures), cells),
             "Thin lines: one standard error. Blocks where shaping changes most.",
         )  # fmt: skip
 
@@ -179,37 +193,5 @@ def _block_bar(label: str, block: BlockReport, name: str, value: Estimate) -> Ba
     return Bar(label, name, value.value, low, high, f"{block.name}: {name} {value}")
 
 
-def short_names(names: Sequence[str]) -> list[str]:
-    """Without what all have in common at the start and at the end, in whole words.
-
-    >>> short_names(["model.blocks.0.fc1.default.weight", "model.blocks.1.fc2.default.weight"])
-    ['0.fc1', '1.fc2']
-    """
-    words = [name.split(".") for name in names]
-    start, end = _common(words), _common([row[::-1] for row in words])
-    if any(len(row) <= start + end for row in words):
-        return list(names)
-    return [".".join(row[start : len(row) - end]) for row in words]
-
-
-def _common(rows: Sequence[Sequence[str]]) -> int:
-    """How many words all rows begin with."""
-    columns = zip(*rows, strict=False)
-    return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
-
-
 def _largest(blocks: Sequence[BlockReport]) -> list[BlockReport]:
     return sorted(blocks, key=lambda block: -abs(block.S.value))[:MOST_BLOCKS]
-
-
-def _block_table(found: Diagnosis) -> Table:
-    """Blocks with the same numbers share a line."""
-    alike: dict[tuple[str, ...], list[str]] = {}
-    for block in found.blocks:
-        name, *cells = block_cells(block)
-        alike.setdefault(tuple(cells), []).append(name)
-    rows = (
-        (names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} alike", *cells)
-        for cells, names in alike.items()
-    )
-    return text_table("Blocks", BLOCK_HEAD, rows)

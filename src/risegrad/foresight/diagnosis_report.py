@@ -142,6 +142,8 @@ class Diagnosis:
     """what each rule would do; FO first"""
     rows: tuple[RuleForecast, ...] = ()
     """the rows of an experiment as they run, with their own optimizers and rates"""
+    left_out: tuple[str, ...] = ()
+    """rows of the experiment that could not be compared, each with the reason"""
     subject: str = ""
     """what was diagnosed, in words"""
     candidates: Candidates | None = field(default=None, compare=False, repr=False)

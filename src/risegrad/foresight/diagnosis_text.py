@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from statistics import median
 
 from risegrad.common.text_columns import text_columns
-from risegrad.curvature.estimates.estimated import Estimate
+from risegrad.curvature.estimates.estimated import Estimate, in_digits
 from risegrad.curvature.operators.parameter_space import EXACT
+from risegrad.foresight.block_lines import short_names, without_empty
 from risegrad.foresight.diagnosis_report import BlockReport, Diagnosis
-from risegrad.foresight.recommendation import in_short
-from risegrad.foresight.rule_forecast import RuleForecast
+from risegrad.foresight.forecast_tables import AT_STEP_SIZE, forecast_tables, rows_left_out
 from risegrad.theory.calibration import block_size_for, q_for
 
 MOST_ROWS = 24
 WIDTH = 100
+LONGEST_NAME = 44
 
 
 def summary(found: Diagnosis) -> str:
@@ -29,7 +30,7 @@ def summary(found: Diagnosis) -> str:
             *_forecast_lines(found),
             *text_columns([("rule", "damage", "deviation", "loss change"), *rule_rows(found)]),
             "",
-            *text_columns([BLOCK_HEAD, *map(block_cells, _most_important(found.blocks))]),
+            *text_columns(_block_rows(_most_important(found.blocks))),
             *_left_out(found),
             "",
             *(line for verdict in found.verdicts for line in _wrapped(verdict)),
@@ -65,21 +66,14 @@ def rule_rows(found: Diagnosis) -> list[tuple[str, ...]]:
     ]  # fmt: skip
 
 
-FORECAST_HEAD = ("rule", "damage per progress, FO = 1", "Gamma", "lr factor", "by its memory")
-
-
-def forecast_cells(rule: RuleForecast) -> tuple[str, ...]:
-    """The cells of one rule's row: at equal progress."""
-    seen = "-" if rule.foretold is None else f"{rule.foretold:.2g}"
-    return rule.name, in_short(rule.share), in_short(rule.gain), f"{rule.rate:.3g}", seen
-
-
 def _forecast_lines(found: Diagnosis) -> list[str]:
     lines: list[str] = []
-    for rules in (found.rules, found.rows):
-        if rules:
-            lines += [*text_columns([FORECAST_HEAD, *map(forecast_cells, rules)]), ""]
-    return lines
+    for table in forecast_tables(found):
+        words = textwrap.wrap(f"{table.caption}:", WIDTH)
+        lines += [*words, *text_columns([table.head, *table.cells]), ""]
+    for line in rows_left_out(found):
+        lines += [*textwrap.wrap(line, WIDTH), ""]
+    return [*lines, f"{AT_STEP_SIZE.format(step=found.step)}:"]
 
 
 BLOCK_HEAD = ("block", "d", "q", "tau", "factor", "lambda_dir", "lambda_avg", "S", "C", "R")
@@ -87,12 +81,20 @@ BLOCK_HEAD = ("block", "d", "q", "tau", "factor", "lambda_dir", "lambda_avg", "S
 
 def block_cells(block: BlockReport) -> tuple[str, ...]:
     """The cells of one block's row."""
-    score = "-" if block.R is None else f"{block.R.lower:.2g}..{block.R.upper:.2g}"
+    score = (
+        "-" if block.R is None else f"{in_digits(block.R.lower, 2)}..{in_digits(block.R.upper, 2)}"
+    )
     q = "all" if block.q >= EXACT else str(block.q)
     return (
         block.name, f"{block.d:,}", q, f"{block.tau:.3f}", f"{block.mean_factor:.3f}",
         shown(block.lambda_dir), shown(block.lambda_avg), shown(block.S), shown(block.C), score,
     )  # fmt: skip
+
+
+def _block_rows(blocks: Sequence[BlockReport]) -> list[tuple[str, ...]]:
+    names = short_names([block.name for block in blocks], LONGEST_NAME)
+    rows = zip(names, map(block_cells, blocks), strict=True)
+    return without_empty([BLOCK_HEAD, *((name, *cells[1:]) for name, cells in rows)])
 
 
 def shown(value: Estimate | None) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
+from risegrad.curvature.estimates.estimated import in_digits
 from risegrad.foresight.diagnosis_report import Diagnosis
-from risegrad.foresight.recommendation import is_clear
+from risegrad.foresight.recommendation import best_rule, in_short, is_adaptive_step, is_clear
 
 TRUSTED = 2.0
 """A memory that foretells a share within this factor of the true one gives a picture to trust."""
@@ -17,6 +18,11 @@ def verdicts(found: Diagnosis) -> Iterator[str]:
     if found.totals.fo_progress == 0:
         yield "The incoming gradient is zero: no rule would move anything."
         return
+    if is_adaptive_step(found.rules):
+        yield (
+            "Adam: the decision is about Adam's own steps. What follows of RISE and FO, and the "
+            "numbers of the blocks, are of steps along the gradient."
+        )
     yield matched_norm(found)
     yield matched_progress(found)
     yield odds(found)
@@ -59,8 +65,8 @@ def matched_progress(found: Diagnosis) -> str:
         kept = t.scaled_fo.value / t.rise.value
         return (
             "Matched progress: scaled FO makes the same mean progress with "
-            f"{kept:.2g} times RISE's damage. In one step a smaller FO step is the better choice; "
-            "whatever RISE gains beyond it must come from the trajectory."
+            f"{in_digits(kept, 2)} times RISE's damage. In one step a smaller FO step is the "
+            "better choice; whatever RISE gains beyond it must come from the trajectory."
         )
     return (
         "Matched progress: RISE does less damage than scaled FO here, because this matrix "
@@ -145,18 +151,26 @@ def memories(found: Diagnosis) -> Iterator[str]:
     if not informed:
         return
     pairs = ", ".join(
-        f"{rule.foretold:.2g} for {rule.share.value:.2g} at {rule.name.split()[-1]}"
+        f"{in_digits(rule.foretold or 0.0, 2)} for {in_digits(rule.share.value, 2)} at "
+        f"{rule.name.split()[-1]}"
         for rule in informed
     )
     off = max(_factor(rule.foretold or 0.0, rule.share.value) for rule in informed)
     word = "can be trusted here" if off <= TRUSTED else "must not be used to foretell damage here"
     yield (
-        "Memory: the share of FO's damage that the memory itself foretells, for the true one, by "
-        f"damping: {pairs}. It sees only where the step does not go, so its picture {word}."
+        "Memory: the share of the plain step's damage that the memory itself foretells, for the "
+        f"true one, by damping: {pairs}. It sees only where the step does not go, so its "
+        f"picture {word}."
     )
     best = min(informed, key=lambda rule: rule.share.value)
     if len(informed) > 1 and best in (informed[0], informed[-1]):
         yield f"Damping: the best, {best.name.split()[-1]}, is at the end of those tried."
+    chosen = best_rule(found.rules)
+    if chosen is not None and chosen.damping is not None and chosen is not best:
+        yield (
+            f"Damping: {best.name.split()[-1]} did {in_short(best.share)} of the plain damage; "
+            f"{chosen.name.split()[-1]} is the largest within one standard error of that."
+        )
 
 
 def _factor(a: float, b: float) -> float:
@@ -165,4 +179,4 @@ def _factor(a: float, b: float) -> float:
 
 
 def _times(value: float, unit: float) -> str:
-    return f"{value / unit:.2g} times" if unit > 0 else f"{value:.2g}"
+    return f"{in_digits(value / unit, 2)} times" if unit > 0 else in_digits(value, 2)

@@ -14,6 +14,9 @@ from risegrad.foresight.followed_run import END, FollowedSession, Moment
 from risegrad.foresight.local_agreement import rank_correlation
 
 RESAMPLES, AT_A_TIME = 1000, 50
+FEWEST = 8
+"""Pairs from which on a rank correlation says something: three are in order by chance too often,
+and drawn anew they are in order again."""
 ORDERED = 0.75
 """Pairs of rows that must be ordered right for the local picture to be called good enough."""
 
@@ -27,9 +30,16 @@ class Ranked:
     high: float | None
     count: int
 
+    @property
+    def too_few(self) -> bool:
+        """Whether there are too few pairs to tell anything."""
+        return self.count < FEWEST
+
     def __str__(self) -> str:
         if self.value is None:
             return "-"
+        if self.too_few:
+            return f"{self.value:.2f} (too few to tell)"
         ends = "" if self.low is None else f" ({self.low:.2f} to {self.high:.2f})"
         return f"{self.value:.2f}{ends}"
 
@@ -69,8 +79,8 @@ def _at(sessions: Sequence[FollowedSession], steps: int) -> HorizonAgreement:
 def ranked(a: Sequence[float], b: Sequence[float], seed: int = 0) -> Ranked:
     """Spearman's correlation and an interval from resampled pairs."""
     value = rank_correlation(a, b) if len(a) > 2 else None
-    if value is None:
-        return Ranked(None, None, None, len(a))
+    if value is None or len(a) < FEWEST:
+        return Ranked(value, None, None, len(a))
     x, y = (torch.tensor([*side], dtype=torch.float64) for side in (a, b))
     known = sorted(_resampled(x, y, seed))
     if len(known) < RESAMPLES // 2:

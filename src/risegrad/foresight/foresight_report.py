@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from risegrad.common.text_columns import text_columns
 from risegrad.foresight.foresight_agreement import (
+    FEWEST,
     ORDERED,
     HorizonAgreement,
     Ranked,
@@ -78,9 +79,12 @@ def _score_words(found: ForesightResult) -> Iterator[str]:
     for row in found.scores:
         if row.benefit.value is None:
             continue
+        what = f"Block score {row.score}, {row.steps} step{'s' * (row.steps > 1)}"
+        if row.benefit.too_few:
+            yield f"{what}: {row.benefit.count} blocks are too few to tell; {FEWEST} are needed."
+            continue
         yield (
-            f"Block score {row.score}, {row.steps} step{'s' * (row.steps > 1)}: "
-            f"{_holds(row.benefit)} the benefit of shaping single blocks (rank correlation "
+            f"{what}: {_holds(row.benefit)} the benefit of shaping single blocks (rank correlation "
             f"{row.benefit}), {_holds(row.beyond)} the benefit beyond a smaller step "
             f"({row.beyond})."
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from risegrad.common.text_columns import text_columns
 from risegrad.foresight.local_agreement import Agreement, breaking_point
-from risegrad.foresight.local_updates import RULES
 from risegrad.foresight.local_validation import LocalResult
 from risegrad.pages.charts.calibration_chart import CalibrationPoint, calibration
 from risegrad.pages.page_blocks import ChartFigure, Page, Part, Row
@@ -15,6 +14,8 @@ from risegrad.pages.palette import Palette
 QUESTION = "Do the predicted changes of the historical loss come true?"
 GLOSSARY = (
     ("FO", "first-order: steps along the exact gradient"),
+    ("Adam's signs", "the signs of the gradient, at a rate that keeps FO's first-order progress"),
+    ("informed", "the gradient as a memory of the earlier tasks shapes it"),
     ("rank corr.", "of predicted and true change, by ranks"),
     ("damage corr.", "of the second-order parts of both"),
     ("sign", "updates whose direction was predicted right"),
@@ -31,7 +32,7 @@ def local_summary(found: LocalResult) -> str:
     for count in found.settings.validation.steps:
         lines += ["", _updates_of(count)]
         lines += text_columns([HEAD, *map(agreement_cells, found.agreements(count))])
-    lines += ["", *text_columns([ENDS_HEAD, *ends_rows(found)])]
+    lines += ["", *text_columns([ends_head(found), *ends_rows(found)])]
     lines += ["", *text_columns([SPREAD_HEAD, *spread_rows(found)])]
     return "\n".join(lines)
 
@@ -61,7 +62,9 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-ENDS_HEAD = ("within 25% up to", "steps", "curvature", *RULES, "measured")
+def ends_head(found: LocalResult) -> tuple[str, ...]:
+    """The head of ``ends_rows``: a column for each rule that was measured."""
+    return ("within 25% up to", "steps", "curvature", *found.rules, "measured")
 
 
 def ends_rows(found: LocalResult) -> list[tuple[str, ...]]:
@@ -71,7 +74,9 @@ def ends_rows(found: LocalResult) -> list[tuple[str, ...]]:
         measured = f"{min(point.step_sizes):.3g} to {max(point.step_sizes):.3g}"
         for count in found.settings.validation.steps:
             for curvature in found.curvatures:
-                ends = (breaking_point(point.outcomes, curvature, count, rule) for rule in RULES)
+                ends = (
+                    breaking_point(point.outcomes, curvature, count, rule) for rule in found.rules
+                )
                 sizes = ("none" if end is None else f"{end:.3g}" for end in ends)
                 rows.append((f"checkpoint {point.steps}", str(count), curvature, *sizes, measured))
     return rows
@@ -99,8 +104,9 @@ def local_parts(found: LocalResult) -> tuple[Part, ...]:
     """Predictions against truth for each number of steps; the first part has no title."""
     first, *others = (_part(found, count) for count in found.settings.validation.steps)
     ends = text_table(
-        "Step sizes up to which updates are predicted within 25 %", ENDS_HEAD, ends_rows(found)
-    )
+        "Step sizes up to which updates are predicted within 25 %", ends_head(found),
+        ends_rows(found),
+    )  # fmt: skip
     draws = text_table(
         "Changes of the historical loss over draws", SPREAD_HEAD, spread_rows(found)
     )  # fmt: skip
@@ -139,7 +145,7 @@ def _figure(found: LocalResult, curvature: str, count: int) -> ChartFigure:
         CalibrationPoint(o.rule, o.predicted(curvature), o.true,
                          f"{o.rule}, step size {o.step_size:.3g}: predicted "
                          f"{o.predicted(curvature):.3g}, true {o.true:.3g}")
-        for rule in RULES for o in rows if o.rule == rule
+        for rule in found.rules for o in rows if o.rule == rule
     ]  # fmt: skip
     table = text_table(
         f"Updates predicted by {curvature}",
@@ -150,5 +156,5 @@ def _figure(found: LocalResult, curvature: str, count: int) -> ChartFigure:
     title = f"{curvature}: predicted and true change of the historical loss, {_updates_of(count)}"
     words = f"Points of {len(points)} updates. {title}; on the dashed line the two are equal."
     note = "On the dashed line the prediction is exact. Axes are linear near zero."
-    chart = calibration(points, Palette(RULES))
+    chart = calibration(points, Palette(found.rules))
     return ChartFigure(f"local-{curvature}-{count}", title, words, chart, table, note)

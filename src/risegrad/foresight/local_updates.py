@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -21,8 +21,10 @@ from risegrad.curvature.estimates.adam_terms import rise_draw
 from risegrad.curvature.operators.objective import Objective
 from risegrad.curvature.operators.parameter_space import Space
 from risegrad.curvature.operators.products import Kind, NetworkOperator
+from risegrad.foresight.local_rules import Direction
 
 RULES = ("FO", "scaled FO", "RISE", "covariance noise")
+"""Those of the space alone; a bench may have more, which need a memory or the first gradient."""
 RANDOM = ("RISE", "covariance noise")
 
 
@@ -59,6 +61,8 @@ class Bench:
     operators: Mapping[str, NetworkOperator]
     rates: Tensor | None = None
     """relative learning rates of all coordinates, where groups have rates of their own"""
+    more: Mapping[str, Direction] = field(default_factory=dict)
+    """rules beyond ``RULES``, by name: from a gradient to their direction, without draws"""
 
     @staticmethod
     def of(
@@ -78,7 +82,7 @@ class Bench:
 
     def direction(self, rule: str, g: Tensor, seed: int) -> Tensor:
         """``x`` of the step ``-eta x``, each group at its own rate."""
-        x = direction(rule, self.space, g, seed)
+        x = self.more[rule](g) if rule in self.more else direction(rule, self.space, g, seed)
         return x if self.rates is None else self.rates * x
 
     @contextmanager
@@ -151,10 +155,10 @@ def validate(
     draws: int = 4,
     seed: int = 0,
     checkpoint: int = 0,
-    rules: Sequence[str] = RULES,
     tick: Callable[[str], None] = lambda words: None,
 ) -> list[Outcome]:
     """All updates of all rules; one product for each update and curvature, or fewer."""
+    rules = (*RULES, *bench.more)
     g = bench.gradient()
     h = bench.kept.gradient(bench.space, bench.parameters)
     before = bench.kept.value()
@@ -162,7 +166,7 @@ def validate(
     for rule in rules:
         for draw in range(draws if rule in RANDOM else 1):
             tick(f"{rule}, draw {draw + 1}")
-            chosen = mix(seed, RULES.index(rule), draw)
+            chosen = mix(seed, rules.index(rule), draw)
             for update in _updates(bench, rule, step_sizes, steps, chosen, g):
                 with bench.moved(update.move):
                     true = bench.kept.value() - before

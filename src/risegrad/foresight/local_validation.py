@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -16,7 +16,6 @@ from risegrad.curvature.estimates.damage_moments import Calibration, evaluate
 from risegrad.curvature.estimates.measuring import Measured, measure
 from risegrad.curvature.estimates.product_budget import ProductBudget
 from risegrad.curvature.operators.objective import Objective
-from risegrad.curvature.operators.parameter_space import Space
 from risegrad.curvature.operators.products import Kind, Operator
 from risegrad.foresight.diagnosis_report import plain
 from risegrad.foresight.foresight_settings import ValidationSettings
@@ -35,7 +34,8 @@ from risegrad.foresight.local_checkpoint import (
     read_part,
     write_part,
 )
-from risegrad.foresight.local_updates import RULES, Bench, Outcome, step_sizes_for, validate
+from risegrad.foresight.local_rules import Rememberable, recommended_rules
+from risegrad.foresight.local_updates import Bench, Outcome, step_sizes_for, validate
 
 Tick = Callable[[str, str], None]
 """Called with what is being done, and how far it is."""
@@ -45,28 +45,16 @@ def silent(stage: str, detail: str) -> None:
     """Say nothing."""
 
 
-class Measurable(Protocol):
+class Measurable(Rememberable, Protocol):
     """A point of a session, ready to be measured; ``SessionProblem`` is one."""
-
-    @property
-    def kept(self) -> Objective:
-        """What was learned before."""
 
     @property
     def new(self) -> Objective:
         """What is learned now."""
 
     @property
-    def space(self) -> Space:
-        """The parameters in blocks."""
-
-    @property
     def parameters(self) -> Mapping[str, Tensor]:
         """By the names of the space."""
-
-    @property
-    def gradient(self) -> Tensor:
-        """Of the new loss."""
 
     @property
     def past_gradient(self) -> Tensor:
@@ -96,6 +84,11 @@ class LocalResult:
         return [outcome for point in self.checkpoints for outcome in point.outcomes]
 
     @property
+    def rules(self) -> tuple[str, ...]:
+        """The rules that were measured; early versions had fewer."""
+        return tuple(dict.fromkeys(outcome.rule for outcome in self.outcomes))
+
+    @property
     def curvatures(self) -> tuple[str, ...]:
         """The kinds of curvature that were compared."""
         return self.settings.validation.curvatures
@@ -120,7 +113,7 @@ class LocalResult:
             "quadratic_up_to": [
                 {"checkpoint": point.steps, "steps": count, "curvature": curvature,
                  "step_size": {rule: breaking_point(point.outcomes, curvature, count, rule)
-                               for rule in RULES}}
+                               for rule in self.rules}}
                 for point in self.checkpoints for count in lengths for curvature in self.curvatures
             ],
             "checkpoints": [asdict(point) for point in self.checkpoints],
@@ -174,6 +167,7 @@ def _checkpoint(settings: LocalSettings, problem: Measurable, steps: int, tick: 
     bench = Bench.of(
         problem.kept, problem.new, space, problem.parameters, kinds, seed, budget.columns, rates
     )
+    bench = replace(bench, more=recommended_rules(problem, settings.diagnosis, rates))
     name = f"checkpoint {steps}"
     measured = _measured(problem, bench, budget, seed, partial(tick, f"{name}: moments"))
     sizes = v.step_sizes or tuple(step_sizes_for(bench, g, v.damages))

@@ -20,7 +20,7 @@ from risegrad.curvature.estimates.estimated import Estimate
 from risegrad.curvature.estimates.rule_prices import Bends, priced
 from risegrad.curvature.operators.parameter_space import Space
 from risegrad.curvature.operators.products import Operator
-from risegrad.foresight.reached_point import ReachedPoint
+from risegrad.foresight.reached_point import ReachedPoint, steps_from
 from risegrad.foresight.rule_forecast import RuleForecast
 
 
@@ -50,14 +50,11 @@ def walk(
     with point.undisturbed():
         training = point.training(row.settings, seed)
         start = session_values(training, space)
-        taken = 0
-        for epoch in range(training.session.epochs):
-            for _ in training.steps(epoch):
-                taken += 1
-                if taken in lengths:
-                    yield taken, session_values(training, space) - start, training
-                if taken >= max(lengths):
-                    return
+        for taken, _ in enumerate(steps_from(training, point.epoch), 1):
+            if taken in lengths:
+                yield taken, session_values(training, space) - start, training
+            if taken >= max(lengths):
+                return
 
 
 def first_steps(

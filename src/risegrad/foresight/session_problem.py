@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from risegrad.common.seeds import generator_for
+from risegrad.continual.additions.run_memory import RunMemory
 from risegrad.continual.session import ParameterGroup, Ref
 from risegrad.continual.session_training import SessionTraining
 from risegrad.core.draws import mix
@@ -24,7 +24,7 @@ from risegrad.curvature.operators.objective import Objective
 from risegrad.curvature.operators.parameter_space import EXACT, Space, joined, make_space
 from risegrad.curvature.operators.products import Kind, NetworkOperator, Operator, ScaledOperator
 from risegrad.foresight.foresight_settings import DiagnosisSettings
-from risegrad.foresight.reached_point import ReachedPoint
+from risegrad.foresight.reached_point import ReachedPoint, steps_from
 from risegrad.foresight.session_answers import Plain, SessionReader
 
 
@@ -36,6 +36,10 @@ class IncomingObjective(Objective):
     ) -> None:
         super().__init__(training.session.module, batches, None, reader.answers, "incoming")
         self._training, self._reader = training, reader
+
+    def _target(self, batch: Plain) -> Tensor:
+        """Not to be found among the predictions: the session's loss has a place for its labels."""
+        return self.predict(self.model, batch)[1]
 
     def loss_of(self, number: int) -> Tensor:
         """What a step on this batch would descend."""
@@ -55,6 +59,12 @@ class SessionProblem:
     """whose blocks are looked at"""
     others: list[Plain]
     """examples of the earlier tasks for a memory, none of which ``kept`` measures"""
+    epoch: int = 0
+    """of the next step, from 0: it says the rates, and which groups still train"""
+    seen: int = 0
+    """how many of the examples in ``kept`` the run's own memory was made from"""
+    measured: int = 0
+    """how many examples are in ``kept``"""
 
     @staticmethod
     def of(
@@ -63,7 +73,7 @@ class SessionProblem:
         """Draw the examples and open the session, ``ahead`` of its own steps into it."""
         training = point.training()
         with point.undisturbed():
-            deque(islice(training.steps(0), ahead), maxlen=0)
+            epoch = _go_ahead(training, point.epoch, ahead)
         for parameter in training.session.parameters.values():
             parameter.requires_grad_(True)
         session = training.session
@@ -72,13 +82,14 @@ class SessionProblem:
         drawn = earlier_examples(point, wanted, how.seed)
         # Of fewer than are wanted, both parts get their share.
         cut = -(-len(drawn) * how.examples // wanted)
+        seen = len(remembered_examples(point).intersection(drawn[:cut]))
         own = own_examples(session.task, session.examples, how.incoming, how.seed)
         kept = Objective(
             session.module, reader.batches(drawn[:cut], how.batch), None, reader.answers
         )
         new = IncomingObjective(training, reader, reader.batches(own, how.batch))
         others = reader.batches(drawn[cut:], how.batch)
-        return SessionProblem(point, training, reader, kept, new, shaper, others)
+        return SessionProblem(point, training, reader, kept, new, shaper, others, epoch, seen, cut)
 
     @cached_property
     def names(self) -> dict[int, str]:
@@ -132,7 +143,7 @@ class SessionProblem:
 
     @property
     def rate(self) -> float:
-        """The learning rate with which the first group begins."""
+        """The learning rate of the first group's next step."""
         return self._groups[0][2]
 
     def in_steps(self, operator: Operator) -> tuple[Operator, Tensor, Tensor]:
@@ -152,14 +163,16 @@ class SessionProblem:
 
     @cached_property
     def _groups(self) -> list[tuple[ParameterGroup, dict[str, Tensor], float]]:
-        """Groups that train in the first epoch, with their parameters and rates."""
+        """Groups that train in the epoch of the next step, with their parameters and rates."""
         found = []
         for group in self.training.session.groups:
-            if group.budget.epochs:
+            if self.epoch < group.budget.epochs:
                 own: dict[str, Tensor] = {self.names[id(p)]: p for p in group.parameters.values()}
-                found.append((group, own, group.budget.lr_at(0)))
+                found.append((group, own, group.budget.lr_at(self.epoch)))
         if not found:
-            raise ValueError(f"session {self.point.task + 1} takes no step: all epochs are 0")
+            number = self.point.task + 1
+            reason = f"all its epochs are done, give task {number + 1}" if self.epoch else ""
+            raise ValueError(f"session {number} takes no step: {reason or 'all epochs are 0'}")
         return found
 
     def _owner(self, position: int) -> str:
@@ -195,15 +208,39 @@ class SessionProblem:
         return 0 if seen else self.training.session.outside.get(name, 0)
 
 
+def _go_ahead(training: SessionTraining, epoch: int, steps: int) -> int:
+    """Take so many steps, as far as the session has them; the epoch of the one after them."""
+    for now, taken in islice(steps_from(training, epoch), steps):
+        last = now + 1 == training.session.epochs  # at the end, the rates are those it ended with
+        epoch = now if last else now + (taken.number == taken.of)
+    return epoch
+
+
 def earlier_examples(point: ReachedPoint, count: int, seed: int) -> list[Ref]:
-    """Training examples of all earlier tasks, evenly and in a random order."""
-    stream = point.host.kit.stream
+    """Training examples of all earlier tasks, evenly and in a random order.
+
+    Those that the run's own memory was made from come last, and only where others do not suffice:
+    an informed row does not step where they are, and would look better than it is.
+    """
+    stream, seen = point.host.kit.stream, remembered_examples(point)
     each = -(-count // point.task)
     found: list[Ref] = []
     for task in range(point.task):
-        found += own_examples(task, len(stream[task].train), each, seed)
+        there = len(stream[task].train)
+        found += sorted(own_examples(task, there, there, seed), key=seen.__contains__)[:each]
     order = torch.randperm(len(found), generator=generator_for(seed, "earlier")).tolist()
-    return [found[place] for place in order][:count]
+    return sorted((found[place] for place in order), key=seen.__contains__)[:count]
+
+
+def remembered_examples(point: ReachedPoint) -> set[Ref]:
+    """Of the earlier tasks, what the memory of the point's run was made from."""
+    return {
+        (task, index)
+        for addition in point.additions
+        if isinstance(addition, RunMemory) and addition.settings.source == "past"
+        for task in range(point.task)
+        for index in addition.looked_at(task, len(point.host.kit.stream[task].train))
+    }
 
 
 def own_examples(task: int, there: int, count: int, seed: int) -> list[Ref]:

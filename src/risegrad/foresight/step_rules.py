@@ -1,12 +1,12 @@
-"""The rules that can act, as directions: what a step of plain descent would be under each.
+"""The rules that can act, as directions: what the optimizer's step would be under each.
 
-A rule whose mean damage follows from the measured terms (RISE, scaled FO, isotropic noise) costs
-nothing more. The others take one product with the true curvature for each direction.
+Each takes one product with the true curvature for its direction; RISE and isotropic noise also use
+the traces that are measured anyway.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -14,22 +14,18 @@ from torch import Tensor, nn
 
 from risegrad.core.shapers import IsotropicNoise, Rise, ScaledFO, Shaper
 from risegrad.core.whole_steps import WholeStep
-from risegrad.curvature.estimates.adam_terms import EPSILON
-from risegrad.curvature.estimates.estimated import Estimate
-from risegrad.curvature.estimates.gradient_terms import Tick
+from risegrad.curvature.estimates.adam_terms import signs
 from risegrad.curvature.estimates.measuring import Measured
-from risegrad.curvature.estimates.rule_prices import Bends, priced
+from risegrad.curvature.estimates.rule_prices import Bends
 from risegrad.curvature.memory.informed import Informed
 from risegrad.curvature.memory.layer_names import named_parameters
 from risegrad.curvature.memory.memory import Memory
 from risegrad.curvature.operators.parameter_space import Space
-from risegrad.curvature.operators.products import Operator
 from risegrad.foresight.rule_forecast import RuleForecast
+from risegrad.foresight.rule_pricing import OWN_DRAWS, Pricing
 
 FO, SCALED, RISE, COVARIANCE = "FO", "scaled FO", "RISE", "covariance noise"
 ISOTROPIC, ADAM = "isotropic noise", "Adam's own step"
-FROM_TERMS = {SCALED: "scaled_fo", RISE: "rise", ISOTROPIC: "isotropic_noise"}
-"""Rules whose damage and share are among the measured numbers, and their names there."""
 
 
 def informed_name(damping: float) -> str:
@@ -48,6 +44,8 @@ class MemoryFold:
     memory: Memory
     parts: tuple[int, ...] = ()
     """Numbers of batches; empty: all."""
+    past: Tensor | None = field(default=None, compare=False, repr=False)
+    """Their part of the historical gradient; None: all of it."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +62,10 @@ class Candidates:
     note: str = ""
     """Why there is no informed rule, where there is none."""
 
-    @property
-    def products(self) -> int:
-        """What the rules cost beyond what is measured for the blocks: FO's, Adam's, informed."""
-        return 2 + (len(self.dampings) if self.folds else 0)
+    def products(self, parts: int, descent: bool) -> int:
+        """What the rules cost beyond what is measured for the blocks, with so many batches."""
+        noise = (parts > 1) + (0 if descent else OWN_DRAWS)
+        return 3 + noise + (len(self.dampings) if self.folds else 0)
 
     def shapers(self) -> dict[str, Shaper]:
         """Ready to attach."""
@@ -87,98 +85,66 @@ class Candidates:
 
 
 def forecasts(
-    operator: Operator, g: Tensor, measured: Measured, eta: float, candidates: Candidates,
-    tick: Tick,
-) -> tuple[RuleForecast, ...]:  # fmt: skip
-    """All rules, FO first. Products: one for FO, one for Adam, one for every damping."""
-    if not bool(g.any()):
-        return ()
-    pricing = _Pricing(operator, g, eta, tick)
-    found = [pricing.forecast(FO, pricing.fo)]
-    found += [_from_terms(name, key, pricing, measured) for name, key in FROM_TERMS.items()]
-    found.append(pricing.single(ADAM, operator.rated(g / (g.abs() + EPSILON))))
+    pricing: Pricing, measured: Measured, candidates: Candidates, seed: int
+) -> tuple[RuleForecast, ...]:
+    """All rules on the optimizer's plain step, which is the first.
+
+    Products: one for FO, Adam and scaled FO each, one to four for RISE, one for every damping.
+    """
+    operator, g = pricing.operator, pricing.g
+    descent = pricing.on == "gradient"
+    first, other = (FO, ADAM) if descent else (ADAM, FO)
+    found = [
+        pricing.forecast(first, pricing.plain, pricing.pull(pricing.step)),
+        *_random_rules(pricing, measured, seed),
+    ]
+    beside = operator.rated(signs(g)) if descent else g
+    rule = pricing.forecast(other, pricing.bends(beside), pricing.pull(beside), 1)
+    found.append(replace(rule, on="gradient"))
     for damping in candidates.dampings if candidates.folds else ():
         found.append(_informed(pricing, candidates, damping))
     return tuple(found)
 
 
-class _Pricing:
-    """The true curvature at work on directions, and FO's for comparison."""
-
-    def __init__(self, operator: Operator, g: Tensor, eta: float, tick: Tick) -> None:
-        self.operator, self.g, self.eta, self.tick = operator, g, eta, tick
-        self.norm2 = torch.dot(g.double(), g.double()).cpu()
-        self.fo = self.bends(g)
-
-    def bends(self, x: Tensor) -> Bends:
-        """One product."""
-        bends = self.operator.bends(x[:, None])
-        self.tick(1)
-        return Bends.of(bends, torch.dot(self.g.double(), x.double())[None])
-
-    def single(self, name: str, x: Tensor) -> RuleForecast:
-        """A rule without randomness."""
-        return self.forecast(name, self.bends(x), 1)
-
-    def forecast(self, name: str, found: Bends, products: int = 0) -> RuleForecast:
-        """A rule from its products."""
-        rule = priced(found, self.fo)
-        damage = self.eta**2 / 2 * found.bends.sum(0).mean().item()
-        progress = (found.gains.mean() / self.norm2).item()
-        return RuleForecast(
-            name, rule.share, rule.gain, rule.efficiency, Estimate(damage), progress,
-            products=products,
-        )  # fmt: skip
+def _random_rules(pricing: Pricing, measured: Measured, seed: int) -> Iterator[RuleForecast]:
+    mean = pricing.shortened()
+    bends, pull = pricing.bends(mean), pricing.pull(mean)
+    yield pricing.forecast(SCALED, bends, pull, 1)
+    noise = pricing.noise(measured, seed)
+    rise = pricing.noisy(RISE, bends, pull, noise.rise, noise.by_batch)
+    yield replace(rise, products=noise.products)
+    pull = pricing.pull(pricing.step)
+    yield pricing.noisy(ISOTROPIC, pricing.plain, pull, noise.isotropic, noise.by_batch)
 
 
-def _from_terms(name: str, key: str, pricing: _Pricing, measured: Measured) -> RuleForecast:
-    def at(what: str) -> Estimate:
-        place = f"{what}.{key}"
-        count = measured.probes.count
-        return Estimate(measured.values[place].item(), measured.errors[place].item(), count)
-
-    share, fo = at("share"), priced(pricing.fo, pricing.fo).efficiency
-    kept = 1.0
-    if name != ISOTROPIC:
-        space, g2 = pricing.operator.space, measured.gradient.terms().g2
-        kept = ((space.numbers("mean_factor") * g2).sum() / g2.sum()).item()
-    return RuleForecast(
-        name, share, _inverse(share, 1.0), _inverse(share, fo.value), at("damage"), kept
-    )
-
-
-def _inverse(share: Estimate, unit: float) -> Estimate:
-    """``unit/share`` with the error that follows from the share's."""
-    value = unit / share.value if share.value else float("nan")
-    return Estimate(value, abs(value) * share.relative_error, share.products)
-
-
-def _informed(pricing: _Pricing, candidates: Candidates, damping: float) -> RuleForecast:
+def _informed(pricing: Pricing, candidates: Candidates, damping: float) -> RuleForecast:
     """One product, whether one memory is judged on all batches or two on each other's."""
-    space, g, operator, model = (
-        pricing.operator.space,
-        pricing.g,
-        pricing.operator,
-        candidates.model,
-    )
+    operator, model = pricing.operator, candidates.model
     assert model is not None
+    named = named_parameters(model)
+
+    def shaped(memory: Memory) -> Tensor:
+        return informed_direction(operator.space, pricing.step, named, Informed(memory, damping))
+
     bends = torch.zeros(operator.parts, 1, dtype=torch.float64)
     gains = torch.zeros_like(bends)
-    steps = [
-        informed_direction(space, g, named_parameters(model), Informed(fold.memory, damping))
-        for fold in candidates.folds
-    ]
+    steps = [shaped(fold.memory) for fold in candidates.folds]
+    pull = 0.0
     for fold, x in zip(candidates.folds, steps, strict=True):
+        pull += pricing.pull(x, fold.past)
         chosen = list(fold.parts or range(operator.parts))
         bends[chosen] = operator.bends(x[:, None], chosen)
-        gains[chosen] = torch.dot(g.double(), x.double()).cpu()
+        gains[chosen] = pricing.gain(x)
     pricing.tick(1)
-    found = pricing.forecast(informed_name(damping), Bends(bends, gains), 1)
+    found = pricing.forecast(informed_name(damping), Bends(bends, gains), pull, 1)
     seen = [
-        foretold_share(fold.memory, model, space, g, x)
+        foretold_share(fold.memory, model, pricing, x)
         for fold, x in zip(candidates.folds, steps, strict=True)
     ]
-    return replace(found, foretold=sum(seen) / len(seen))
+    # Halves are judged, but what is attached, and needs its own rate, has the whole memory.
+    whole = candidates.folds[0].memory if candidates.memory is None else candidates.memory
+    progress = pricing.gain(shaped(whole)) / pricing.progress
+    return replace(found, foretold=sum(seen) / len(seen), progress=progress, damping=damping)
 
 
 def informed_direction(
@@ -199,14 +165,14 @@ def _no_draw(tensors: Mapping[str, Tensor]) -> None:
     raise AssertionError("a step without directions draws nothing")
 
 
-def foretold_share(memory: Memory, model: nn.Module, space: Space, g: Tensor, x: Tensor) -> float:
-    """The share of FO's damage at equal progress that the memory itself would foretell."""
-    sides = memory.sides(model)
+def foretold_share(memory: Memory, model: nn.Module, pricing: Pricing, x: Tensor) -> float:
+    """The share of the plain damage at equal progress that the memory itself would foretell."""
+    sides, space = memory.sides(model), pricing.operator.space
 
     def price(step: Tensor) -> float:
         named = zip(space.names, space.tensors(step), strict=True)
         bend = sum(float(sides[n].quadratic(t)) for n, t in named if n in sides)
-        return bend / torch.dot(g.double(), step.double()).item() ** 2
+        return bend / pricing.gain(step) ** 2
 
-    plain = price(g)
+    plain = price(pricing.step)
     return price(x) / plain if plain else float("nan")

@@ -9,9 +9,17 @@ from typing import Any, Literal
 
 from torch import nn
 
+from risegrad.common.checks import check_positive_int
 from risegrad.core.attachment import shaping
-from risegrad.curvature.memory.memory import Memory
-from risegrad.integrations.forgetting_meter import EVERY, Budget, ForgettingMeter, MeterReading
+from risegrad.curvature.memory.memory import Memory, check_memory
+from risegrad.integrations.forgetting_meter import (
+    EVERY,
+    FORETELL,
+    Budget,
+    ForgettingMeter,
+    MeterReading,
+    budget_of,
+)
 from risegrad.integrations.kept_scores import Metric, Scoring
 from risegrad.integrations.model_folder import sign
 from risegrad.lab.records.own_runs import MeteredRun
@@ -24,7 +32,8 @@ class ForgettingInTraining:
     ``metric``: "accuracy", a function of (model, batch) with a score in [0, 1] for each example, or
     a ``Scoring``; ``new``: one task by name, of what is learned, to see both sides; ``every``:
     steps between two measurements, or "epoch"; ``budget``: nats on what is kept, or a ``Budget``;
-    ``memory``: for a forecast between measurements; ``run``: where the record stands in a table.
+    ``memory``: for a forecast between measurements, every ``foretell`` steps; ``run``: where the
+    record stands in a table.
 
     ``meter`` is the ``ForgettingMeter`` once training has begun. Measurements go to the trainer's
     loggers, and a record to ``record.json`` in its output folder, which ``rise report`` reads.
@@ -39,13 +48,20 @@ class ForgettingInTraining:
         every: int | Literal["epoch"] = EVERY,
         budget: float | Budget | None = None,
         memory: Memory | None = None,
+        foretell: int = FORETELL,
         run: MeteredRun | None = None,
     ) -> None:
         if isinstance(every, str) and every != "epoch":
             raise ValueError(f"every must be a number of steps or 'epoch', got {every!r}")
         self.keep, self.new, self.every, self.run = keep, new, every, run
-        self._options: dict[str, Any] = {"metric": metric, "budget": budget, "memory": memory}
-        self._options["every"] = None if every == "epoch" else every
+        # Checked here, too: training may begin hours later.
+        self._options: dict[str, Any] = {
+            "metric": metric if isinstance(metric, Scoring) else Scoring(metric),
+            "every": None if every == "epoch" else check_positive_int("every", every),
+            "budget": budget_of(budget),
+            "memory": check_memory(memory),
+            "foretell": check_positive_int("foretell", foretell),
+        }
         self.meter: ForgettingMeter | None = None
 
     def save(self, folder: str | Path) -> None:

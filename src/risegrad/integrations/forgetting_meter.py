@@ -6,23 +6,27 @@ memory may foretell the change; it never decides anything but when to measure.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from risegrad.common.checks import check_choice, check_number, check_positive_int
+from risegrad.common.checks import check_choice, check_kind, check_number, check_positive_int
 from risegrad.core.attachment import shaping
 from risegrad.curvature.memory.informed import Informed
-from risegrad.curvature.memory.memory import Memory
+from risegrad.curvature.memory.memory import Memory, check_memory
 from risegrad.integrations.kept_scores import KeptScore, KeptTask, Metric, Scoring
 from risegrad.lab.records.own_runs import MeteredRun, write_own_run
 
 EVERY = 50
+FORETELL = 10
+"""Steps between two forecasts: one costs about as much as a step with a small batch."""
 OWN_MEMORY = (
     "the memory foretells nothing here: the steps are shaped by a memory (Informed), which looks "
     "only where it does not step and underestimates the damage of its own steps a hundredfold; "
@@ -54,14 +58,25 @@ class MeterReading:
     rises: Mapping[str, float]
     """By kept task: how much its loss has risen since the start, in nats, as last measured."""
     foretold: float | None = None
-    """The worst rise now, as the memory foretells it; None where it was measured."""
+    """The worst rise as the memory last foretold it; None if there was no forecast since the
+    last measurement."""
     stop: bool = False
     """Whether the budget is used up: stop training."""
+    back: bool = False
+    """Whether this is the last good point, measured again after going back to it."""
 
     @property
     def rise(self) -> float:
-        """The largest rise of a kept task in nats: foretold if there is a forecast, or measured."""
-        return max(self.rises.values()) if self.foretold is None else self.foretold
+        """The largest rise of a kept task in nats: foretold if there is a forecast, or measured.
+
+        A task whose loss is no number any more (training diverged) is worse than all others.
+        """
+        return self.rises[self._worst()] if self.foretold is None else self.foretold
+
+    @property
+    def finite(self) -> bool:
+        """Whether every measured loss is a finite number."""
+        return all(math.isfinite(score.loss) for score in self.scores.values())
 
     def numbers(self) -> dict[str, float]:
         """Everything as plain numbers by name, for a tracker."""
@@ -77,8 +92,15 @@ class MeterReading:
         if self.foretold is not None:
             return f"step {self.step}: {self.foretold:+.4f} nats foretold"
         parts = [f"{name} {score}" for name, score in self.scores.items()]
-        worst = max(self.rises, key=lambda name: self.rises[name])
-        return f"step {self.step}: {', '.join(parts)}; {worst} {self.rises[worst]:+.4f} nats"
+        worst, back = self._worst(), " (gone back)" if self.back else ""
+        rise = f"{self.rises[worst]:+.4f} nats"
+        return f"step {self.step}: {', '.join(parts)}; {worst} {rise}{back}"
+
+    def _worst(self) -> str:
+        def badness(name: str) -> float:
+            return math.inf if math.isnan(self.rises[name]) else self.rises[name]
+
+        return max(self.rises, key=badness)
 
 
 class ForgettingMeter:
@@ -89,7 +111,8 @@ class ForgettingMeter:
     a loss and a way of reading batches. ``every``: steps between two measurements; None: only when
     ``measure`` is called. ``budget``: nats, or a ``Budget``.
     ``memory``: one of what is kept, as ``risegrad.remember`` makes it, for a forecast between two
-    measurements; a forecast beyond the budget makes the meter measure at once.
+    measurements, every ``foretell`` steps; a forecast beyond the budget makes the meter measure at
+    once. A loss that is no number any more is beyond every budget.
     """
 
     def __init__(
@@ -101,22 +124,30 @@ class ForgettingMeter:
         every: int | None = EVERY,
         budget: float | Budget | None = None,
         memory: Memory | None = None,
+        foretell: int = FORETELL,
     ) -> None:
-        self.model, self.memory = model, memory
+        self.model = check_kind("model", model, nn.Module, "a torch module")
+        self.memory = check_memory(memory)
         self.every = None if every is None else check_positive_int("every", every)
-        self.budget = Budget(budget) if isinstance(budget, int | float) else budget
+        self.foretell = check_positive_int("foretell", foretell)
+        self.budget = budget_of(budget)
         self.scoring = metric if isinstance(metric, Scoring) else Scoring(metric)
         _check_names(keep, new)
         self._kept = {n: KeptTask(n, given, self.scoring) for n, given in keep.items()}
         self._new = {n: KeptTask(n, given, self.scoring) for n, given in (new or {}).items()}
         self._anchor = None if memory is None else memory.anchor(model)
         self._then = 0.0
+        self._forecast: float | None = None
+        self._looked = 0
         self._good: list[tuple[Tensor, Tensor]] = []
         self._warned = False
         self.step = 0
         self.readings: list[MeterReading] = []
         """All measurements, the first from before training."""
-        self.measure()
+        if self.measure().stop:
+            raise FloatingPointError(
+                f"a budget needs a finite loss of every kept task before training, got {self.start}"
+            )
 
     @property
     def start(self) -> MeterReading:
@@ -134,24 +165,24 @@ class ForgettingMeter:
         if self.every is not None and self.step % self.every == 0:
             return self.measure()
         foretold = self._foretold()
-        if foretold is not None and self.budget is not None and foretold > self.budget.nats:
+        if foretold is not None and self._beyond(foretold):
             return self.measure()
         return MeterReading(self.step, self.last.scores, self.last.rises, foretold)
 
     def measure(self) -> MeterReading:
         """Score everything now; act if more is lost than the budget allows."""
         reading = self._measured()
-        over = self.budget is not None and reading.rise > self.budget.nats
-        if over and self.budget is not None and self.budget.then == "back":
-            self._go_back()
-            reading = self._measured()
-        if not over and self.budget is not None and self.budget.then == "back":
-            self._good = [(tensor, tensor.detach().clone()) for tensor in _moving(self.model)]
-        if over:
-            reading = MeterReading(reading.step, reading.scores, reading.rises, stop=True)
-        self._then = self._damage()
-        self.readings.append(reading)
-        return reading
+        if not self._beyond(reading.rise):
+            self._take(reading)
+            self._keep_good_point(reading)
+            return reading
+        self._take(replace(reading, stop=True))
+        if self._good:  # only of a budget that goes back
+            with torch.no_grad():
+                for tensor, good in self._good:
+                    tensor.copy_(good)
+            self._take(replace(self._measured(), stop=True, back=True))
+        return self.last
 
     def finish(self) -> MeterReading:
         """The measurement after training."""
@@ -160,8 +191,9 @@ class ForgettingMeter:
     def count_from(self, scores: Mapping[str, KeptScore]) -> None:
         """Count from other scores: those that a resumed run had when it began."""
         first = {name: scores.get(name, score) for name, score in self.start.scores.items()}
-        self.readings.insert(0, MeterReading(0, first, dict.fromkeys(self._kept, 0.0)))
-        self.readings[1:] = [self._measured()]
+        self.readings[:] = [MeterReading(0, first, dict.fromkeys(self._kept, 0.0))]
+        self._good = []  # where it is now may be beyond the budget, counted from there
+        self.measure()
 
     def write_record(self, path: str | Path, run: MeteredRun) -> None:
         """One of the lab's records, so that ``rise report`` and frontiers read this run too."""
@@ -180,32 +212,57 @@ class ForgettingMeter:
         rises = {name: scores[name].loss - first[name].loss for name in self._kept}
         return MeterReading(self.step, scores, rises)
 
-    def _go_back(self) -> None:
-        with torch.no_grad():
-            for tensor, good in self._good:
-                tensor.copy_(good)
+    def _take(self, reading: MeterReading) -> None:
+        """Into the list; forecasts go on from here."""
+        self.readings.append(reading)
+        self._then, self._forecast, self._looked = self._damage(), None, self.step
+
+    def _beyond(self, rise: float) -> bool:
+        # Turned round, for a rise that is no number: it is not within any budget.
+        return self.budget is not None and not rise <= self.budget.nats
+
+    def _keep_good_point(self, reading: MeterReading) -> None:
+        if self.budget is not None and self.budget.then == "back" and reading.finite:
+            self._good = [(tensor, tensor.detach().clone()) for tensor in _moving(self.model)]
 
     def _foretold(self) -> float | None:
+        """The newest forecast since the last measurement; a new one if it is time."""
+        if self.memory is None or self._shaped_by_memory():
+            return None
+        if self.step - self._looked >= self.foretell:
+            self._forecast, self._looked = self._new_forecast(), self.step
+        return self._forecast
+
+    def _new_forecast(self) -> float:
         """The last measured rise and what the memory says happened since.
 
         Where it said less than was then measured (a model that is sure of itself has hardly any
         curvature where it stands), it is scaled up by as much from then on.
         """
-        if self.memory is None:
-            return None
-        if any(isinstance(attached.shaper, Informed) for attached in shaping(self.model)):
-            if not self._warned:
-                warnings.warn(OWN_MEMORY, stacklevel=3)
-            self._warned = True
-            return None
-        rise, then = max(self.last.rises.values()), self._then
+        rise, then = self.last.rise, self._then
         scale = max(1.0, rise / then) if then > 0 else 1.0
         return rise + scale * (self._damage() - then)
+
+    def _shaped_by_memory(self) -> bool:
+        """Whether steps are shaped by a memory now; the first time, say what that means."""
+        found = any(isinstance(attached.shaper, Informed) for attached in shaping(self.model))
+        if found and not self._warned:
+            warnings.warn(OWN_MEMORY, stacklevel=4)
+            self._warned = True
+        return found
 
     def _damage(self) -> float:
         if self.memory is None or self._anchor is None:
             return 0.0
         return sum(self.memory.damage(self._anchor, self.model).values())
+
+
+def budget_of(given: object) -> Budget | None:
+    """A number as a budget that stops."""
+    if isinstance(given, Real):
+        return Budget(check_number("budget", given, above=0))
+    allowed = "nats (a number) or a Budget"
+    return None if given is None else check_kind("budget", given, Budget, allowed)
 
 
 def _moving(model: nn.Module) -> list[Tensor]:

@@ -10,7 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from risegrad.core.undisturbed import Generators
-from risegrad.curvature.operators.batch_forms import Predict, choose_predict, moved, size_of
+from risegrad.curvature.operators.batch_forms import (
+    Predict,
+    check_labels,
+    choose_predict,
+    moved,
+    size_of,
+)
 from risegrad.curvature.operators.objective import Loss, check_loss, evaluating
 
 Metric = str | Callable[[nn.Module, Any], Any]
@@ -78,6 +84,7 @@ class KeptTask:
         if self._predict is None:
             self._predict = choose_predict(model, batch, self.loss)
         prediction, target = self._predict(model, batch)
+        check_labels(prediction, target, self.loss, repr(self.name))
         count = len(target) if self.loss.reduction == "mean" else 1
         loss = self.loss(prediction.float(), target).double().cpu() * count
         scores = self._scores(model, batch, prediction, target)
@@ -86,6 +93,8 @@ class KeptTask:
     def _scores(self, model: nn.Module, batch: Any, prediction: Tensor, target: Tensor) -> Tensor:
         if callable(self.metric):
             given = torch.as_tensor(self.metric(model, batch), dtype=torch.float64).reshape(-1)
+            if not bool(prediction.isfinite().all()):
+                given = given.nan_to_num(nan=0.0)  # a model that diverged gets nothing right
             if len(given) != size_of(batch) or not bool(((given >= 0) & (given <= 1)).all()):
                 raise ValueError(
                     f"metric must give one number in [0, 1] for each of {size_of(batch)} examples, "

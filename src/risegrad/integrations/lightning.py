@@ -83,10 +83,10 @@ class ForgettingCallback(ForgettingInTraining, Callback):
     """Scores what must be kept before, during and after ``fit``.
 
     ``ForgettingCallback(keep={"old": dataset}, metric="accuracy", new=None, every=50,
-    budget=None, memory=None, run=None)``: see ``ForgettingInTraining``. The module is called as
-    ``module(inputs)`` with pairs ``(inputs, target)``; ``metric=Scoring(predict=...)`` reads any
-    other form. Measurements go to the trainer's loggers; the scores that a resumed run counts from
-    lie in the callback's part of each checkpoint.
+    budget=None, memory=None, foretell=10, run=None)``: see ``ForgettingInTraining``. The module is
+    called as ``module(inputs)`` with pairs ``(inputs, target)``; ``metric=Scoring(predict=...)``
+    reads any other form. Measurements go to the trainer's loggers; the scores that a resumed run
+    counts from lie in the callback's part of each checkpoint.
     """
 
     _resumed: Mapping[str, KeptScore] | None = None
@@ -103,7 +103,7 @@ class ForgettingCallback(ForgettingInTraining, Callback):
             self._running().step = trainer.global_step
             self._running().count_from(self._resumed)
             reading, self._resumed = self._running().last, None
-        _log(trainer, reading)
+        self._take(trainer, reading)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *batch: Any) -> None:
         """Measure if it is time, and stop where the budget is used up."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,15 +43,28 @@ def read_signature(folder: Path) -> dict[str, Any]:
 def first_scores(folder: Path) -> dict[str, KeptScore]:
     """The scores from before training, as a signed folder has them."""
     readings = read_signature(folder).get("forgetting") or [{"scores": {}}]
-    return {name: KeptScore(**score) for name, score in readings[0]["scores"].items()}
+    return {
+        name: KeptScore(**{part: _float(value) for part, value in score.items()})
+        for name, score in readings[0]["scores"].items()
+    }
 
 
 def _reading(reading: Any) -> dict[str, Any]:
     scores = {
-        name: {"loss": score.loss, "percent": score.percent}
+        name: {"loss": _plain(score.loss), "percent": _plain(score.percent)}
         for name, score in reading.scores.items()
     }
-    return {"step": reading.step, "scores": scores, "rises": dict(reading.rises)}
+    rises = {name: _plain(rise) for name, rise in reading.rises.items()}
+    return {"step": reading.step, "scores": scores, "rises": rises}
+
+
+def _plain(value: float) -> float | None:
+    """As JSON has it: null for what is no number, such as the loss of a run that diverged."""
+    return value if math.isfinite(value) else None
+
+
+def _float(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def _section(content: Mapping[str, Any]) -> Iterator[str]:
@@ -69,10 +83,9 @@ def _section(content: Mapping[str, Any]) -> Iterator[str]:
         yield "|---|---:|---:|---:|---:|"
         for name, before in start["scores"].items():
             after, kind = end["scores"][name], "kept" if name in end["rises"] else "new"
-            yield (
-                f"| {name} ({kind}) | {before['percent']:.1f} % | {after['percent']:.1f} % | "
-                f"{before['loss']:.4f} | {after['loss']:.4f} |"
-            )
+            percents = [f"{_float(score['percent']):.1f} %" for score in (before, after)]
+            losses = [f"{_float(score['loss']):.4f}" for score in (before, after)]
+            yield f"| {name} ({kind}) | {' | '.join(percents + losses)} |"
 
 
 def _with_section(card: str, section: str) -> str:

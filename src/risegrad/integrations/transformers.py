@@ -117,11 +117,12 @@ class ForgettingCallback(ForgettingInTraining, TrainerCallback):
     """Scores what must be kept before, during and after training.
 
     ``ForgettingCallback(keep={"agnews": dataset}, metric="accuracy", new=None, every=50,
-    budget=None, memory=None, run=None)``: see ``ForgettingInTraining``. A dataset goes through the
-    Trainer's own collator, without the columns that the model does not take. Measurements go to
-    what ``report_to`` names and into ``state.log_history``; settings and scores ride in every
-    checkpoint's folder and in the output folder (``risegrad.json``, and a section of the model
-    card); ``save(folder)`` puts them into any other.
+    budget=None, memory=None, foretell=10, run=None)``: see ``ForgettingInTraining``. A dataset goes
+    through the Trainer's own collator, without the columns that the model does not take.
+    Measurements go to what ``report_to`` names and into ``state.log_history``; settings and scores
+    ride in every checkpoint's folder and in the output folder (``risegrad.json``, and a section of
+    the model card); ``save(folder)`` puts them into any other. A run that its budget stops leaves
+    a last checkpoint, if it saves by steps.
     """
 
     def on_train_begin(
@@ -137,7 +138,7 @@ class ForgettingCallback(ForgettingInTraining, TrainerCallback):
             self._running().step = state.global_step
             self._running().count_from(first_scores(Path(args.output_dir or ".")))
             reading = self._running().last
-        self._report(reading, args, state, control, model)
+        self._take(reading, args, state, control)
         if state.is_world_process_zero:
             Path(args.output_dir or ".").mkdir(parents=True, exist_ok=True)
             self.save(args.output_dir or ".")  # a run that is stopped can count from it
@@ -195,6 +196,8 @@ class ForgettingCallback(ForgettingInTraining, TrainerCallback):
             self._report(reading, args, state, control, self._running().model)
         if reading.stop:
             control.should_training_stop = True
+            if args.save_strategy == "steps":  # as the Trainer does when all steps are done
+                control.should_save = True
 
     def _report(
         self,

@@ -18,7 +18,6 @@ from risegrad.lab.report.report_files import write_report
 from risegrad.lab.report.report_methods import methods
 from risegrad.lab.report.report_parts import build
 from risegrad.lab.report.result_rows import ReportedExperiment, gather
-from risegrad.lab.report.row_points import points
 from risegrad.lab.running.run_outcome import COLUMNS, figures
 from risegrad.pages.notebook_tables import notebook_table
 from risegrad.pages.page_text import visible
@@ -62,9 +61,7 @@ class LabResults:
         """
         chosen = self._experiment(experiment)
         found = methods(chosen)
-        runs = [
-            point for m in found for row in m.rows for point in points(m.name, row.label, row.runs)
-        ]
+        runs = [point for m in found for row in m.rows for point in row.points(m.name)]
         if not runs:
             raise ValueError("no run has both measures of a frontier, plasticity and forgetting")
         if reference is None:

@@ -11,6 +11,7 @@ from altair.utils.schemapi import debug_mode
 
 from risegrad.pages.charts.chart_axes import AnyChart
 from risegrad.pages.page_tables import Table
+from risegrad.pages.page_text import visible
 
 
 @dataclass(frozen=True)
@@ -25,12 +26,16 @@ class ChartFigure:
     chart: AnyChart
     table: Table
     note: str = ""
+    in_short: str = ""
+    """its abbreviations, in a line beside the title"""
 
     def spec(self) -> dict[str, Any]:
         """Vega-Lite without looks: these depend on where it is shown."""
         with debug_mode(False):
             found: dict[str, Any] = self.chart.to_dict(validate=False)
-        return {key: value for key, value in found.items() if key not in {"config", "$schema"}}
+        kept = {key: value for key, value in found.items() if key not in {"config", "$schema"}}
+        # Without it, Vega tells screen readers "Vega visualization".
+        return {"description": visible(self.words), **kept}
 
     @property
     def file_name(self) -> str:
@@ -57,6 +62,21 @@ class ItemList:
 
 
 @dataclass(frozen=True)
+class CodeBlock:
+    """A heading and lines of code, which keep their spaces."""
+
+    title: str
+    lines: tuple[str, ...]
+    language: str = "python"
+
+    def markdown(self) -> str:
+        """The lines between fences, which are longer than any run of backticks in them."""
+        longest = max((len(run) for run in re.findall(r"`+", "\n".join(self.lines))), default=0)
+        fence = "`" * max(3, longest + 1)
+        return "\n".join((f"{fence}{self.language}", *self.lines, fence))
+
+
+@dataclass(frozen=True)
 class Row:
     """Blocks side by side where there is room."""
 
@@ -72,7 +92,7 @@ class Fold:
     blocks: tuple[Block, ...]
 
 
-Block = ChartFigure | Table | Paragraph | ItemList | Row | Fold
+Block = ChartFigure | Table | Paragraph | ItemList | CodeBlock | Row | Fold
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any
 from risegrad.common.optional_imports import need
 from risegrad.pages.page_blocks import Page
 from risegrad.pages.page_tables import TableCell
-from risegrad.pages.page_text import MISSING, for_script, visible
+from risegrad.pages.page_text import MISSING, for_script, visible, visible_lines
 from risegrad.pages.page_theme import config
 from risegrad.pages.vega_charts import vega_script
 
@@ -63,6 +63,7 @@ def _environment() -> Any:
     )
     found.filters["kind_of"] = _kind_of
     found.filters["order"] = _order
+    found.filters["code"] = _code
     found.globals["MISSING"] = MISSING
     return found
 
@@ -72,6 +73,11 @@ def _shown(value: Any) -> Any:
     if isinstance(value, str) and not isinstance(value, markupsafe.Markup):
         return visible(value)
     return value
+
+
+def _code(lines: tuple[str, ...]) -> Any:
+    """Lines with their spaces; each loses the characters that act, and is escaped here."""
+    return markupsafe.escape("\n".join(map(visible_lines, lines)))
 
 
 def _order(cell: TableCell) -> str:
@@ -97,7 +103,7 @@ def _policy(style: str, script: str) -> str:
     )
 
 
-KINDS = ("ChartFigure", "Table", "Paragraph", "ItemList", "Row", "Fold")
+KINDS = ("ChartFigure", "Table", "Paragraph", "ItemList", "CodeBlock", "Row", "Fold")
 """The blocks that ``blocks.html`` knows, by the names it knows them by."""
 
 

@@ -41,6 +41,8 @@ class Column:
     explanation: str = ""
     ranked: bool = True
     """False where the figures by themselves name no best"""
+    text: bool = False
+    """whether its cells are words, which may go over several lines"""
 
     @property
     def arrow(self) -> str:

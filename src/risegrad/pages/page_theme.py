@@ -41,6 +41,7 @@ def config(scheme: str, size: float = 12.5) -> dict[str, Any]:
             "labelLimit": 260,
             "symbolSize": 90,
             "symbolOpacity": 1,
+            "symbolStrokeWidth": 0,  # dashes are for lines; around a symbol they look frayed
             "rowPadding": 4,
         },
         "header": {"labelColor": text, "title": None, "labelLimit": 210, "labelPadding": 6},

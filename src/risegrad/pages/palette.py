@@ -1,4 +1,4 @@
-"""One colour and one shape for each method, the same in every chart of a page."""
+"""One colour, shape and dash for each method, the same in every chart of a page."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# Each differs from white and from the dark ground by a contrast of at least 3.
-COLOURS = ("#2b7bd4", "#c8600a", "#2a8c4e", "#a357d1", "#c93a56", "#11878f", "#8f7412")
+# Each differs from white and the dark ground by a contrast of at least 3. Within that they are
+# far from each other, also as people see them who do not tell red from green.
+COLOURS = (
+    "#2b7bd4", "#c8600a", "#188750", "#cf1887", "#a750ff", "#60979f",
+    "#087087", "#bf78d7", "#f72058", "#d710cf", "#706830", "#cf2010",
+)  # fmt: skip
 SHAPES = ("circle", "square", "diamond", "triangle-up", "cross", "triangle-down")
-"""Seven colours and six shapes have no common factor: 42 names before a pair comes again."""
+DASHES = ((1, 0), (6, 3), (2, 3))
+"""Of lines: solid, then one more for each time that the colours begin anew."""
 NEUTRAL = "#8792a2"
 """For what is not one of our methods, such as the figures of a paper."""
 
@@ -20,20 +25,18 @@ class Mark:
 
     colour: str
     shape: str
+    dash: tuple[int, int] = DASHES[0]
 
 
 class Palette(Mapping[str, Mark]):
     """The marks of all names on a page, in the order in which they were first given.
 
     >>> Palette(["FO", "RISE", "FO"])["RISE"]
-    Mark(colour='#c8600a', shape='square')
+    Mark(colour='#c8600a', shape='square', dash=(1, 0))
     """
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._marks = {
-            name: Mark(COLOURS[i % len(COLOURS)], SHAPES[i % len(SHAPES)])
-            for i, name in enumerate(dict.fromkeys(names))
-        }
+        self._marks = {name: _mark(place) for place, name in enumerate(dict.fromkeys(names))}
 
     def __getitem__(self, name: str) -> Mark:
         return self._marks[name]
@@ -43,3 +46,10 @@ class Palette(Mapping[str, Mark]):
 
     def __len__(self) -> int:
         return len(self._marks)
+
+
+def _mark(place: int) -> Mark:
+    """When the colours begin anew, shapes go on by one, so that no pair comes again."""
+    again, first = divmod(place, len(COLOURS))
+    shape = SHAPES[(first + again) % len(SHAPES)]
+    return Mark(COLOURS[first], shape, DASHES[again % len(DASHES)])

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from risegrad.continual.additions.gpm import GpmSettings, extended, input_grams
+from risegrad.continual.training_budget import TrainingBudget
 
 
 def extended_by_svd(basis, inputs, share):
@@ -125,3 +126,14 @@ def test_a_layer_without_inputs_may_move_freely(small):
     before = small.layer.weight.detach().clone()
     small.learn(1, gpm)
     assert not torch.equal(small.layer.weight, before)
+
+
+def test_a_first_session_may_be_taught_by_any_optimizer(small):
+    """Nothing is projected there; what the later sessions do is looked at from the start."""
+    adamw = TrainingBudget(epochs=1, optimizer="adamw", weight_decay=0.01)
+    gpm = GpmSettings().make(0)
+    taught = small.session(0).taught(adamw)
+    assert small.training(taught, gpm).optimizers["body"].defaults["weight_decay"] == 0.01
+    later = small.session(1, optimizer="adamw").taught(TrainingBudget(weight_decay=0.0))
+    with pytest.raises(ValueError, match="'gpm' does not compose with group 'body': optimizer 'ad"):
+        small.training(later, gpm)

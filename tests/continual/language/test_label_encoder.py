@@ -10,7 +10,7 @@ from peft import PeftModel
 from transformers import AutoModel
 
 from continual.language.test_processes import two_processes
-from continual.language.test_runs import KilledHere, run, without_times
+from continual.language.test_runs import killed_runs_go_on_to_the_same_end, run
 from continual.language.tiny_text import WORDS, config, save_model
 from risegrad.continual.devices import Devices
 from risegrad.continual.language.language_run import make_host
@@ -159,17 +159,7 @@ def test_additions(plain, tmp_path, addition, budget):
 
 def test_a_killed_run_goes_on_to_the_same_end(plain, tmp_path):
     made = plain(adapter={"epochs": 2}, loop={"checkpoint_seconds": 0.0})
-    expected = without_times(run(made, tmp_path / "whole"))
-    for last in (1, 2, 3):  # within and between the sessions
-
-        def report(news, left=[last]):  # noqa: B006
-            left[0] -= "loss" in news
-            if left[0] < 0:
-                raise KilledHere
-
-        with pytest.raises(KilledHere):
-            run(made, tmp_path / str(last), report)
-        assert without_times(run(made, tmp_path / str(last))) == expected
+    killed_runs_go_on_to_the_same_end(made, tmp_path)
 
 
 @pytest.mark.slow  # three interpreters load transformers

@@ -124,6 +124,21 @@ class KilledHere(Exception):
     pass
 
 
+def killed_runs_go_on_to_the_same_end(plain, folder):
+    """Killed within a session and between two; each goes on from its checkpoint."""
+    expected = without_times(run(plain, folder / "whole"))
+    for last in (1, 2, 3):
+
+        def report(news, left=[last]):  # noqa: B006
+            left[0] -= "loss" in news
+            if left[0] < 0:
+                raise KilledHere
+
+        with pytest.raises(KilledHere):
+            run(plain, folder / str(last), report)
+        assert without_times(run(plain, folder / str(last))) == expected
+
+
 @pytest.mark.parametrize("host", HOSTS)
 def test_a_killed_run_goes_on_to_the_same_end(data, weights, tmp_path, host):
     """Killed before the first task, in the second epoch of the second, and before the third."""

@@ -32,7 +32,8 @@ def problem(seed):
         optimizer.zero_grad()
         loss(model, batch).backward()
         optimizer.step()
-    return OwnProblem(model, keep[:8], new[:8], loss, score, keep[8:], new[8:])
+    tests = {"keep_test": keep[8:], "new_test": new[8:]}
+    return OwnProblem(model, keep[:8], new[:8], loss, score, **tests)
 
 
 def stuck(seed):

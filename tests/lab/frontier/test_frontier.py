@@ -122,6 +122,41 @@ def test_the_best_setting():
         frontier.best(learning=60)
 
 
+def test_of_those_that_learned_nothing_none_is_best():
+    dead = runs("dead", lambda r, s: 20 + (s - 1), lambda r, s: 0.0, start=20.0)
+    frontier = Frontier(dead, ["dead"])
+    for learning in (None, 60):
+        with pytest.raises(ValueError, match="no setting learned more than an untrained model"):
+            frontier.best(learning=learning)
+
+
+def test_settings_are_in_the_order_of_their_sweep():
+    """Numbers by size, whatever was learned there, and whatever order they were run in."""
+    learned = {0.001: 50.0, 0.01: 40.0, 3e-05: 45.0, 0.003: 60.0}
+    points = [RunPoint("FO", f"lr={r}", s, learned[r], r, 50.0) for r in learned for s in (0, 1)]
+    found = curves(points)["FO"].settings
+    assert [setting.name for setting in found] == ["lr=3e-05", "lr=0.001", "lr=0.003", "lr=0.01"]
+    assert {setting.line for setting in found} == {""}
+
+
+def test_two_things_that_were_swept_make_a_line_for_each_value_of_the_first():
+    pairs = [(r, share) for r in (0.01, 0.001) for share in (0.5, 0.25)]
+    points = [RunPoint("m", f"m (lr={r}, share={s})", 0, 10 * s, r, 50.0) for r, s in pairs]
+    found = curves(points)["m"].settings
+    assert [(setting.line, setting.knobs["share"]) for setting in found] == [
+        ("lr=0.001", "0.25"), ("lr=0.001", "0.5"), ("lr=0.01", "0.25"), ("lr=0.01", "0.5"),
+    ]  # fmt: skip
+
+
+def test_names_without_numbers_stay_as_they_came():
+    points = [RunPoint("m", name, 0, at, 0.0, 50.0) for at, name in enumerate(("b", "a", "c"))]
+    assert [setting.name for setting in curves(points)["m"].settings] == ["b", "a", "c"]
+    words = [RunPoint("m", f"on={w}, lr={r}", 0, 1.0, 0.0, 0.0) for w in "ba" for r in (10, 9)]
+    assert [s.name for s in curves(words)["m"].settings] == [
+        "on=a, lr=9", "on=a, lr=10", "on=b, lr=9", "on=b, lr=10"
+    ]  # fmt: skip
+
+
 def test_the_sentence_says_what_is_undecided():
     noise = {0: 4.0, 1: -5.0, 2: 1.0}
     near = runs("near", lambda r, s: 10 * r, lambda r, s: 5 * r + noise[s])
@@ -261,3 +296,20 @@ def test_a_curve_that_ends_upright_is_read_below_its_end():
     assert found.of_reference.mean == pytest.approx(20.0)
     near_the_end = compare(*(curves(points)[name] for name in ("informed", "FO")), level=90.05)
     assert near_the_end.of_reference.mean == pytest.approx(35.0)
+
+
+def test_one_seed_is_not_judged_however_large_the_difference():
+    """It is neither noise nor a finding: nothing says how much seeds scatter."""
+    points = [p for p in line("FO", 0.9) + line("informed", 0.3) if p.seed == 0]
+    found = Frontier(points, ["FO"])
+    assert found.comparisons[0].verdict == "one seed"
+    assert compare_learning(found.curves["informed"], found.reference).verdict == "one seed"
+    said = "One seed only, so no difference between methods can be told from noise."
+    assert found.sentence() == said
+    judged = runs("more", lambda r, s: 10 * r, lambda r, s: 20.0 * r)
+    several = Frontier(line("FO", 0.9) + points[len(points) // 2 :] + judged, ["FO"])
+    assert {f.method: f.verdict for f in several.comparisons} == {
+        "informed": "one seed",
+        "more": "more",
+    }
+    assert "by more than noise" in several.sentence()

@@ -15,11 +15,12 @@ import risegrad
 from continual.language.tiny_text import save_model, write_task
 from lab.frontier import own_problems
 from risegrad.cli import main
+from risegrad.continual import runs
 from risegrad.continual.own_problem import name_of
 from risegrad.continual.update_rules import RULES
 from risegrad.lab.frontier.found_frontier import FoundFrontier
 from risegrad.lab.frontier.frontier_grid import FrontierGrid
-from risegrad.lab.frontier.frontier_methods import METHODS, USUAL, chosen, code
+from risegrad.lab.frontier.frontier_methods import METHODS, USUAL, chosen
 from risegrad.lab.frontier.frontier_problem import problem_of
 from risegrad.lab.frontier.frontier_settings import FrontierSettings
 
@@ -70,13 +71,6 @@ def test_the_best_setting_and_its_lines(found):
     compile("\n".join(best.code), "lines", "exec")
     with pytest.raises(ValueError, match="learning must be at most"):
         found.best(learning=101)
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_the_lines_of_every_method_are_python(name):
-    lines = list(code(METHODS[name], {"lr": "0.001", "share": "0.5"}, lora=True))
-    compile("\n".join(lines), name, "exec")
-    assert any("lr=0.001" in line for line in lines)
 
 
 def test_it_is_shown_everywhere(found):
@@ -158,6 +152,26 @@ def test_a_keep_set_that_is_not_known_is_said(tmp_path):
     assert "does not know 00-keep before training (50.0 %, guessing 50.0 %)" in found.remarks[0]
 
 
+def test_the_number_of_examples_that_is_said_is_the_one_that_is_used(tmp_path, monkeypatch):
+    """Three classes: 32 for training are 10 of each, which makes 30; 50 for testing are 48."""
+    monkeypatch.setattr(runs, "seconds", lambda settings: 1000.0)
+    random = np.random.default_rng(0)
+    for name in ("keep", "new"):
+        images = random.integers(0, 255, (160, 4, 4), dtype=np.uint8)
+        labels = np.arange(160) % 3
+        np.savez(tmp_path / f"{name}.npz", train_images=images[:80], train_labels=labels[:80],
+                 test_images=images[80:], test_labels=labels[80:])  # fmt: skip
+    settings = FrontierSettings(minutes=10, methods=("adamw",), seeds=1, rates=2, epochs=1,
+                                teach=0, out=str(tmp_path / "out"))  # fmt: skip
+    places = [[str(tmp_path / f"{name}.npz")] for name in ("keep", "new")]
+    grid = FrontierGrid(problem_of("mlp", *places, settings), settings, say=lambda line: None)
+    grid.run()
+    task = grid.records()[0].result.tasks[1]
+    said = "examples: {} of 80 for training and {} of 80 for testing in the largest set"
+    assert grid.cut[0] == said.format(task.train, task.test)
+    assert (task.train, task.test) == (30, 48)
+
+
 def test_texts_with_a_small_t5(tmp_path):
     for name in ("agnews", "SST-2"):
         write_task(tmp_path / "far" / name, name)
@@ -224,8 +238,11 @@ def test_a_function_is_known_by_what_it_does():
 def test_the_code_of_the_guide_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     text = (TESTS.parent / "docs" / "guides" / "frontier.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    exec(compile(block, "frontier.md", "exec"), {"__name__": "guide"})
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    for block in blocks:
+        exec(compile(block, "frontier.md", "exec"), {"__name__": "guide"})
+    with np.load("turned.npz") as made:
+        assert made["train_images"].shape == (1200, 8, 8)
     assert "learns" in capsys.readouterr().out
     assert (tmp_path / "frontier-of-mine" / "frontier.html").is_file()
 

@@ -64,7 +64,7 @@ def record(label: str = "FO", seed: int = 0, **changes: Any) -> dict[str, Any]:
         "rule": rule,
         "seed": seed,
     }
-    task = {"train": 9, "validation": 0, "test": 9}
+    task = {"train": 9, "validation": 0, "test": 90}
     tasks = [{"name": f"classes {i}", "classes": [str(i)]} | task for i in range(given["tasks"])]
     content["result"] |= {
         "tasks": tasks,

@@ -38,9 +38,9 @@ def test_the_table_has_every_method_and_says_it_in_words(report: Report) -> None
     assert table is not None
     lines = {line.label: line for section in table.sections for line in section.lines}
     texts = [cell and cell.text for cell in lines["gentle"].cells]
-    assert [*texts[:4], texts[4]] == ["80.00", "10.00", "20.00", texts[3], "forgets less"]
-    assert lines["gentle"].cells[3].order == pytest.approx(-10)
-    assert lines["idle"].cells[4].text == "not compared: learned nothing"
+    assert texts == ["forgets less", texts[1], "80.00", "10.00", "20.00"]
+    assert lines["gentle"].cells[1].order == pytest.approx(-10)
+    assert lines["idle"].cells[0].text == "not compared: learned nothing"
     assert "idle (lr=0.5)" in table.notes[0]
     for text in (plain(report), markdown(report), latex(report)):
         assert "forgets less" in text
@@ -104,7 +104,7 @@ def test_who_learned_nothing_is_best_of_nothing_in_the_papers_layout_too(tmp_pat
     found = {finding.verdict: finding.sentences for finding in chapter.findings}
     assert found["better"] == found["worse"] == ()
     assert found["idle"][0].startswith("ZO-FC: ")
-    assert "not judged, having learned nothing" in chapter.headline
+    assert "1 learned nothing" in chapter.headline
     for text in (plain(report), markdown(report), latex(report)):
         assert "learned nothing" in text
 
@@ -128,3 +128,14 @@ def test_the_figure_has_a_band_for_every_curve_that_was_read(report: Report) -> 
     bands = figure.spec()["datasets"]["bands"]
     assert {row["method"] for row in bands} == {"FO", "gentle"}
     assert "interval over seeds along each curve" in figure.note
+
+
+def test_one_seed_is_called_one_seed_and_not_noise(tmp_path: Path) -> None:
+    records, _ = read_records([made_up.swept_study(tmp_path)])
+    report = build([record for record in records if record.seed == 0])
+    (chapter,) = report.chapters
+    assert chapter.headline.startswith("One seed only")
+    assert chapter.equal is not None
+    lines = {line.label: line for section in chapter.equal.sections for line in section.lines}
+    assert "not judged: one seed" in [cell and cell.text for cell in lines["gentle"].cells]
+    assert "not clearly different" not in plain(report)

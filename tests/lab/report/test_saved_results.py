@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from lab.report import made_up
 from risegrad.cli import main
 from risegrad.lab.report import saved_results
-from risegrad.lab.report.saved_results import KINDS, SavedKind
+from risegrad.lab.report.saved_results import KINDS, SavedKind, SavedResult
 from risegrad.pages.page_blocks import Paragraph, Part
 
 
@@ -89,8 +90,44 @@ def test_the_kinds_name_what_is_there(kind: SavedKind) -> None:
     """And no kind takes the files of another, nor records."""
     assert saved_results._named(kind.reader).__name__
     assert callable(saved_results._named(kind.parts))
+    assert all(word and meaning for word, meaning in saved_results._named(kind.glossary))
     files = [json.loads(path.read_text()) for path in RECORDS.glob("*/*.json")][:200]
     taken = {id(one) for one in files if kind.keys <= one.keys()}
     others = [other for other in KINDS if other is not kind]
     assert not any(o.keys <= f.keys() for o in others for f in files if id(f) in taken)
     assert not any("experiment" in f for f in files if id(f) in taken)
+
+
+def words(page: str) -> dict[str, str]:
+    return dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", page))
+
+
+def test_a_saved_diagnosis_brings_its_own_words(tmp_path: Path) -> None:
+    """Alone it has no words of records; beside records, what means two things is told apart."""
+    out = tmp_path / "report.html"
+    saved = RECORDS / "diagnosis" / "t5.json"
+    assert main(["report", str(saved), "--out", str(out), "--quiet"]) == 0
+    alone = words(out.read_text())
+    assert {"damage", "deviation", "lambda_dir", "S", "C"} <= alone.keys()
+    assert not {"Avg", "BWT", "FWT"} & alone.keys()
+    assert alone["±"] == "one standard error of the estimate"
+    runs = tmp_path / "runs"
+    made_up.save(runs, made_up.record("FO"))
+    assert main(["report", str(runs), str(saved), "--out", str(out), "--quiet"]) == 0
+    both = words(out.read_text())
+    assert {"Avg", "damage"} <= both.keys()
+    assert both["±"] == "sample standard deviation over seeds"
+    assert both["± (Diagnosis)"] == "one standard error of the estimate"
+
+
+@pytest.mark.parametrize(
+    ("name", "subject", "title"),
+    [
+        ("diagnosis", "my model", "Diagnosis: my model"),
+        ("diagnosis", "", "Diagnosis"),
+        ("t5", "", "Diagnosis t5"),
+        ("t5", "my model", "Diagnosis t5: my model"),
+    ],
+)
+def test_a_saved_result_is_titled_by_its_subject(name: str, subject: str, title: str) -> None:
+    assert SavedResult("Diagnosis", Path(f"{name}.json"), (), subject).title == title

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 
 from risegrad.common.declared_fields import Count, Limits, NonNegative
 from risegrad.common.seeds import generator_for
 from risegrad.continual.additions.addition import Addition, AdditionSettings, Training
-from risegrad.continual.session import Ref, Session, SessionBatch
+from risegrad.continual.session import Ref, Session, SessionBatch, differentiable
 
 
 @dataclass(frozen=True)
@@ -117,7 +115,7 @@ def empirical_fisher(training: Training, refs: Sequence[Ref]) -> dict[str, Tenso
     session, devices = training.session, training.devices
     parameters = session.parameters
     sums = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
-    with _differentiable(parameters.values()):
+    with differentiable(parameters.values()):
         for batch in training.examples(refs, 1):
             with devices.autocast():
                 loss = session.loss(batch, False)
@@ -131,16 +129,3 @@ def empirical_fisher(training: Training, refs: Sequence[Ref]) -> dict[str, Tenso
 def _overlap(values: Tensor, like: Tensor) -> Tensor:
     """The part of ``values`` that was there when ``like`` was made: the first rows."""
     return values[tuple(slice(size) for size in like.shape)]
-
-
-@contextmanager
-def _differentiable(parameters: Iterable[Parameter]) -> Iterator[None]:
-    """All of them require gradients for a moment: some groups stopped, some never did."""
-    before = [(parameter, parameter.requires_grad) for parameter in parameters]
-    try:
-        for parameter, _ in before:
-            parameter.requires_grad_(True)
-        yield
-    finally:
-        for parameter, required in before:
-            parameter.requires_grad_(required)

@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from risegrad.common.declared_fields import Checked, Count, PositiveInt
 from risegrad.common.seeds import generator_for, seed_for
 from risegrad.continual.additions.addition import Addition, Training
-from risegrad.continual.session import ParameterGroup, Session
+from risegrad.continual.session import ParameterGroup, Session, differentiable
 from risegrad.continual.update_rules import Rule
 from risegrad.core.attachment import Attachment, attach
 from risegrad.core.blocks import listing
@@ -119,13 +119,16 @@ class RunMemory(Addition):
         self.sessions, self.seconds = state["sessions"], list(state["seconds"])
         self.sizes = list(state["sizes"])
 
+    def looked_at(self, task: int, there: int) -> list[int]:
+        """Which of a task's ``there`` training examples are remembered of it."""
+        order = torch.randperm(there, generator=generator_for(self.seed, "memory", task))
+        chosen: list[int] = order[: self.settings.examples].tolist()
+        return chosen
+
     def _remembered(self, training: Training) -> Memory:
         """In every process the same: each looks at all examples."""
         session, devices = training.session, training.devices
-        order = torch.randperm(
-            session.examples, generator=generator_for(self.seed, "memory", session.task)
-        )
-        chosen = [(session.task, i) for i in order[: self.settings.examples].tolist()]
+        chosen = [(session.task, i) for i in self.looked_at(session.task, session.examples)]
         reading, kind = self._reading(session), type(session.items.fetch(chosen[:1], 0))
 
         def rows(_: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
@@ -140,17 +143,19 @@ class RunMemory(Addition):
 
         layers = layers_of(session)
         predictions = self.settings.of == "predictions"
-        return remember(
-            session.module,
-            batches(),
-            predict=rows if predictions else None,
-            of="predictions" if predictions else rows,
-            examples=None,
-            # As many as the largest layer has: all of them.
-            rank=self.settings.rank or max(max(layer.sizes) for layer in layers.values()),
-            seed=seed_for(self.seed, "memory draws", session.task) % 2**31,
-            layers=[glob.escape(name) for name in layers],
-        )
+        # A weight of two layers counts as such only if it trains, also by estimated gradients.
+        with differentiable(session.parameters.values()):
+            return remember(
+                session.module,
+                batches(),
+                predict=rows if predictions else None,
+                of="predictions" if predictions else rows,
+                examples=None,
+                # As many as the largest layer has: all of them.
+                rank=self.settings.rank or max(max(layer.sizes) for layer in layers.values()),
+                seed=seed_for(self.seed, "memory draws", session.task) % 2**31,
+                layers=[glob.escape(name) for name in layers],
+            )
 
     def _reading(self, session: Session) -> Callable[[Any], Tensor]:
         found = getattr(session, self.settings.of)

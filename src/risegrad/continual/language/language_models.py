@@ -1,10 +1,10 @@
-"""Language models from transformers, with LoRA: encoder-decoders, decoders and encoders."""
+"""Language models from transformers, with LoRA or whole: encoder-decoders, decoders, encoders."""
 
 from __future__ import annotations
 
 import inspect
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from risegrad.common.declared_fields import Checked, Limits, Positive, PositiveInt, Share
 from risegrad.common.run_inputs import Hub, Local, Reading
 from risegrad.continual.language.lora_layers import StackedLora, add_lora
+from risegrad.continual.language.whole_network import free, own_linears
 
 
 class LabelHead(nn.Module):
@@ -40,9 +41,12 @@ def pooled(net: Any, source: Tensor, mask: Tensor) -> Tensor:
     return (states * weights).sum(1) / weights.sum(1).clamp(min=1)
 
 
+OF_LORA = ("rank", "alpha", "dropout", "targets")
+
+
 @dataclass(frozen=True)
 class LanguageModelSettings(Checked):
-    """Which model, its LoRA, and how much text it reads and writes."""
+    """Which model, what of it trains, and how much text it reads and writes."""
 
     name: str = "google-t5/t5-large"
     """A name on the hub."""
@@ -51,6 +55,9 @@ class LanguageModelSettings(Checked):
     kind: Literal["auto", "seq2seq", "decoder", "encoder"] = "auto"
     """How answers are made: generated (``seq2seq``, ``decoder``) or chosen by a head (``encoder``);
     ``auto`` goes by the configuration of the model."""
+    trains: Literal["lora", "all"] = "lora"
+    """A LoRA on the frozen model, or all weights of the model itself, which needs a smaller
+    ``adapter.lr``, about a tenth. ``all`` is for hosts with one set of weights for all tasks."""
     rank: PositiveInt = 8
     """Of LoRA."""
     alpha: Positive = 32.0
@@ -67,22 +74,56 @@ class LanguageModelSettings(Checked):
     """Where a longer prompt is cut: at its end, as the benchmark does, which loses "Answer:"; or
     in the text before it."""
 
+    def unused(self) -> dict[str, str]:
+        """Settings of LoRA away from their defaults where there is none, and why."""
+        if self.trains == "lora":
+            return {}
+        return {
+            field.name: f"is of LoRA, and model.trains is 'all'; got {getattr(self, field.name)!r}"
+            for field in fields(self)
+            if field.name in OF_LORA and getattr(self, field.name) != field.default
+        }
+
 
 @dataclass
 class LanguageModel:
-    """A frozen model with LoRA layers. ``net`` and ``tokenizer`` are transformers' own."""
+    """A model and what of it trains. ``net`` and ``tokenizer`` are transformers' own."""
 
     kind: Literal["seq2seq", "decoder", "encoder"]
     net: Any
     tokenizer: Any
     layers: dict[str, StackedLora]
+    """With LoRA; none where all weights train."""
     settings: LanguageModelSettings
+    weights: tuple[str, ...] = ()
+    """Names of those that train where there is no LoRA."""
 
     @property
     def module(self) -> nn.Module:
         """The network as torch sees it."""
         module: nn.Module = self.net
         return module
+
+    @property
+    def group(self) -> Literal["lora", "network"]:
+        """What trains, as the names of parameters in a session begin."""
+        return "lora" if self.layers else "network"
+
+    @property
+    def trained(self) -> dict[str, nn.Parameter]:
+        """What trains, by name: the pair of each LoRA layer, or the weights of the network."""
+        if not self.layers:
+            return {name: self.module.get_parameter(name) for name in self.weights}
+        pairs = {name: {"A": layer.A, "B": layer.B} for name, layer in self.layers.items()}
+        return {f"{name}.{part}": p for name, pair in pairs.items() for part, p in pair.items()}
+
+    @property
+    def linears(self) -> dict[str, nn.Linear]:
+        """Linear layers that train, by the name of their weight in ``trained``."""
+        if not self.layers:
+            return own_linears(self.module, self.weights)
+        pairs = {name: {"A": layer.down, "B": layer.up} for name, layer in self.layers.items()}
+        return {f"{name}.{part}": m for name, pair in pairs.items() for part, m in pair.items()}
 
     @property
     def model_type(self) -> str:
@@ -95,7 +136,7 @@ class LanguageModel:
 
 
 def load_model(settings: LanguageModelSettings) -> LanguageModel:
-    """The model and its tokenizer, with LoRA layers that do nothing yet."""
+    """The model and its tokenizer; LoRA layers, if it has them, do nothing yet."""
     place, hint = settings.name, "; without a network give model.weights=FOLDER"
     if settings.weights:
         folder = Path(settings.weights).expanduser()
@@ -164,17 +205,22 @@ def wrap(
     settings: LanguageModelSettings,
     kind: Literal["seq2seq", "decoder", "encoder"] = "seq2seq",
 ) -> LanguageModel:
-    """A model of transformers with LoRA put in."""
-    layers = add_lora(
-        net,
-        str(net.config.model_type),
-        settings.targets,
-        settings.rank,
-        settings.alpha,
-        settings.dropout,
-    )
+    """A model of transformers with LoRA put in, or ready to train as it is."""
+    layers: dict[str, StackedLora] = {}
+    weights: tuple[str, ...] = ()
+    if settings.trains == "all":
+        weights = free(net)
+    else:
+        layers = add_lora(
+            net,
+            str(net.config.model_type),
+            settings.targets,
+            settings.rank,
+            settings.alpha,
+            settings.dropout,
+        )
     net.eval()
-    model = LanguageModel(kind, net, tokenizer, layers, settings)
+    model = LanguageModel(kind, net, tokenizer, layers, settings, weights)
     if kind == "decoder" and not model.accepts("position_ids"):
         raise ValueError(
             f"constrained scoring of a decoder needs position_ids, which {model.model_type} "

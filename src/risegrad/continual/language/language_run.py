@@ -42,14 +42,16 @@ from risegrad.continual.stream_learning import learn_stream
 from risegrad.continual.training_budget import TrainingBudget
 from risegrad.continual.update_rules import Rule
 
-LARGE = {"d_model": 1024, "num_layers": 24}  # T5-large, where a model's own shape is not known
+LARGE = {"d_model": 1024, "num_layers": 24, "vocab_size": 32128, "is_encoder_decoder": 1}
+"""T5-large, where a model's own shape is not known."""
 
 
 def needs(settings: LanguageRun, known: Known) -> dict[str, Any]:
     """``missing``: a sentence each, with the way to get it; ``bytes`` of its checkpoints."""
     missing = once(known, _data, settings.stream) + once(known, _weights, settings.model)
-    trained = _lora(settings.model) * len(settings.stream.order)  # hosts may keep one per task
-    return {"missing": missing, "bytes": checkpoint_bytes(trained)}
+    whole = settings.model.trains == "all"
+    tasks = 1 if whole else len(settings.stream.order)  # hosts may keep one LoRA per task
+    return {"missing": missing, "bytes": checkpoint_bytes(_trained(settings.model) * tasks)}
 
 
 def _data(stream: LanguageStreamSettings) -> list[str]:
@@ -86,15 +88,26 @@ def _weights(model: LanguageModelSettings) -> list[str]:
     return []
 
 
-def _lora(model: LanguageModelSettings) -> int:
-    """About: two layers in each attention of an encoder and a decoder."""
+def _trained(model: LanguageModelSettings) -> int:
+    """About: two layers in each attention of an encoder and a decoder, or all weights."""
     try:
         known = json.loads((Path(model.weights).expanduser() / "config.json").read_text("utf-8"))
     except (OSError, ValueError):
-        known = {}
-    width = known.get("d_model") or known.get("hidden_size") or LARGE["d_model"]
-    layers = known.get("num_layers") or known.get("num_hidden_layers") or LARGE["num_layers"]
-    return 2 * model.rank * int(width) * 2 * 3 * int(layers)
+        known = LARGE
+    width = _first(known, "d_model", "hidden_size", "n_embd")
+    layers = _first(known, "num_layers", "num_hidden_layers", "n_layer")
+    if model.trains == "all":
+        # In squares of the width: attention 4, its feed-forward layers 8; a decoder beside an
+        # encoder has a second attention.
+        squares = 4 + 8 + (2 * 4 + 8 if known.get("is_encoder_decoder") else 0)
+        return squares * width**2 * layers + _first(known, "vocab_size") * width
+    return 2 * model.rank * width * 2 * 3 * layers
+
+
+def _first(known: Mapping[str, Any], *names: str) -> int:
+    """What architectures call by one of these names; of T5-large, if this one has none of them."""
+    found = next((known[name] for name in names if known.get(name)), LARGE[names[0]])
+    return int(found)
 
 
 USUAL = TrainingBudget(
@@ -113,7 +126,7 @@ class LanguageRun:
     model: LanguageModelSettings = field(default_factory=LanguageModelSettings)
     rule: Rule = field(default_factory=Rule)
     adapter: TrainingBudget = USUAL
-    """Of LoRA."""
+    """Of LoRA, or of all weights."""
     head: TrainingBudget = USUAL
     """Of the classifier on an encoder."""
     memory: MemorySettings = field(default_factory=MemorySettings)
@@ -131,7 +144,17 @@ class LanguageRun:
 def read_config(plain: Mapping[str, Any]) -> LanguageRun:
     """Plain tables into settings; a budget says only what differs from the benchmark's."""
     budgets = {name: as_plain(USUAL) | dict(plain.get(name, {})) for name in ("adapter", "head")}
-    return read_run(LanguageRun, {**plain, **budgets}, HOSTS)
+    settings = read_run(LanguageRun, {**plain, **budgets}, HOSTS, lambda run: run.model.unused())
+    _check_trains(settings.model, HOSTS[settings.host.name])
+    return settings
+
+
+def _check_trains(model: LanguageModelSettings, host: type[LanguageHost]) -> None:
+    if model.trains == "all" and not host.keeps_parameters:
+        raise ValueError(
+            f"model.trains must be 'lora' with host {host.name!r}, which freezes what each task "
+            f"has trained and goes on with a new LoRA; got {model.trains!r}"
+        )
 
 
 def estimate(settings: LanguageRun) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from peft.tuners.lora import Linear as PeftLinear
 from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as USUAL_TARGETS
 from torch import Tensor, nn
 from torch.nn.functional import linear
+from transformers import AutoConfig, AutoModel
 from transformers.pytorch_utils import Conv1D
 
 ADAPTER = "default"
@@ -117,6 +118,14 @@ def add_lora(
     inject_adapter_in_model(config, model, ADAPTER)
     model.requires_grad_(False)
     return {n: m for n, m in model.named_modules() if isinstance(m, StackedLora)}
+
+
+def usual_targets(place: str) -> tuple[str, ...]:
+    """The layers that get LoRA where none are asked for, by the model's configuration alone."""
+    config = AutoConfig.from_pretrained(place)
+    with torch.device("meta"):
+        shape: nn.Module = AutoModel.from_config(config)  # type: ignore[no-untyped-call, unused-ignore]
+    return _targets(shape, str(config.model_type), ())
 
 
 @contextmanager

@@ -39,11 +39,15 @@ class AdamView:
     evenness_shaped: float
 
 
+def signs(g: Tensor) -> Tensor:
+    """The first step of Adam, and every one whose second moment has settled at the gradient's."""
+    return g / (g.abs() + EPSILON)
+
+
 def adam_view(operator: Operator, g: Tensor, draws: int, seed: int, tick: Tick) -> AdamView:
     """One product for plain Adam and ``draws`` for each of the other two."""
     space = operator.space
-    sign = g / (g.abs() + EPSILON)
-    settled = shaped_second_moment(space, g)
+    sign, settled = signs(g), shaped_second_moment(space, g)
     scale = 1 / (settled.sqrt() + EPSILON)
     plain = _price(operator, g, [sign], tick)
 

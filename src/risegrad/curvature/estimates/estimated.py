@@ -30,7 +30,45 @@ class Estimate:
         return self.error / abs(self.value) if self.value else math.inf
 
     def __str__(self) -> str:
-        return f"{self.value:.3g}" if self.error == 0 else f"{self.value:.3g} ± {self.error:.1g}"
+        return with_error(self.value, self.error)
+
+
+PLAIN = (1e-3, 1e5)
+"""Sizes that are written without an exponent."""
+NEGLIGIBLE = 1e-6
+"""Relative: what rounding leaves is no error."""
+
+
+def in_digits(value: float, digits: int = 3) -> str:
+    """So many digits that count, without an exponent where a reader needs none.
+
+    >>> in_digits(304.2, 2), in_digits(0.00123456), in_digits(2.5e-7)
+    ('300', '0.00123', '2.5e-07')
+    """
+    rounded = float(f"{value:.{digits}g}")
+    if PLAIN[0] <= abs(rounded) < PLAIN[1]:
+        return f"{rounded:.12f}".rstrip("0").rstrip(".")
+    return f"{value:.{digits}g}"
+
+
+def with_error(value: float, error: float, digits: int = 3) -> str:
+    """The error's first digit says how many decimals of the value mean something.
+
+    >>> with_error(1.04, 0.003), with_error(304.0, 1234.0), with_error(2.113e-5, 2e-6)
+    ('1.040 ± 0.003', '304 ± 1000', '2.1e-05 ± 2e-06')
+    """
+    if not (math.isfinite(value) and math.isfinite(error)):
+        return f"{value:.{digits}g} ± {error:.1g}"
+    if error <= NEGLIGIBLE * abs(value):
+        return in_digits(value, digits)
+    first = float(f"{error:.1g}")
+    place = math.floor(math.log10(first) + 1e-9)
+    size = max(abs(value), first)
+    if PLAIN[0] <= size < PLAIN[1]:
+        decimals = max(0, -place)
+        return f"{value:.{decimals}f} ± {first:.{decimals}f}"
+    least = math.floor(math.log10(abs(value))) if value else place
+    return f"{value:.{max(0, least - place)}e} ± {first:.0e}"
 
 
 class EstimateSource(Protocol, Generic[Terms]):

@@ -36,6 +36,8 @@ class ProductBudget(Checked):
     """up to this many blocks one product each, all exact; more blocks share ``signs`` products"""
     signs: ProbeCount = 48
     """products with randomly signed block gradients where there are more blocks than that"""
+    flat_scores: Count = 24
+    """where blocks share products, those with the largest ``|S|`` that get one more for ``R``"""
     solves: Count = 0
     """blocks (those with the largest gradients) whose flat-signal score is solved for"""
     solve_products: PositiveInt = 12
@@ -77,4 +79,5 @@ class ProductBudget(Checked):
         """Products that a diagnosis may need."""
         adam = 2 * self.adam_draws + 1 if self.adam_draws else 0
         solves = min(self.solves, len(space.blocks)) * self.solve_products
-        return self.gradient_products(space) + self.probes + solves + adam + self.eigenvalue
+        flat = 0 if self.exact(space) else min(self.flat_scores, len(space.blocks))
+        return self.gradient_products(space) + self.probes + flat + solves + adam + self.eigenvalue

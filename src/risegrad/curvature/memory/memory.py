@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from risegrad.common.checks import check_number, check_positive_int
+from risegrad.common.checks import check_kind, check_number, check_positive_int
 from risegrad.common.text_columns import text_columns
 from risegrad.core.blocks import listing
 from risegrad.curvature.memory.anchor import Anchor, anchor_of, layer_damages
@@ -249,6 +249,12 @@ class Memory(Mapping[str, LayerMemory]):
 
     def __repr__(self) -> str:
         return f"Memory({len(self)} layers, {self.bytes} bytes, hash {self.hash[:8]})"
+
+
+def check_memory(given: object) -> Memory | None:
+    """``memory=`` of those who can do without one."""
+    allowed = "a Memory, as risegrad.remember makes it and Memory.load reads it"
+    return None if given is None else check_kind("memory", given, Memory, allowed)
 
 
 def _cut(rank: int | None) -> Callable[[str, Side], Side]:

@@ -72,6 +72,19 @@ def check_same_form(batches: Sequence[Any], what: str, other: str | None = None)
             )
 
 
+def check_labels(prediction: Tensor, target: Tensor, loss: nn.Module, what: str) -> None:
+    """Classes must be among the model's outputs: torch's own error names neither."""
+    if not isinstance(loss, nn.CrossEntropyLoss) or target.is_floating_point():
+        return
+    outputs = prediction.shape[min(1, prediction.ndim - 1)]
+    wrong = target[(target != loss.ignore_index) & ((target < 0) | (target >= outputs))]
+    if len(wrong):
+        raise ValueError(
+            f"{what} labels must be from 0 to {outputs - 1}, as the model has {outputs} outputs; "
+            f"got {int(wrong[0])}"
+        )
+
+
 def choose_predict(model: nn.Module, batch: Any, loss: nn.Module) -> Predict:
     """The way of reading that fits the batch; for a mapping, the one that gives its own loss."""
     if isinstance(batch, tuple) and len(batch) == 2 and isinstance(batch[1], Tensor):

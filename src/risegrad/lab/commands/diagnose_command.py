@@ -45,16 +45,18 @@ def execute(choice: ForesightChoice, quiet: bool) -> int:
     from risegrad.foresight.measuring_display import counting, telling
     from risegrad.foresight.session_diagnosis import diagnose_session
 
-    folder = output_folder(choice.folder("diagnosis"))
+    output_folder(choice.out)  # fails now; its folder comes when there is a point
+    folder = choice.folder("diagnosis")
     with telling(quiet) as tell:
         point = choice.reach(folder, told(tell))
+    output_folder(folder)
     with counting(quiet, "curvature products") as progress:
         found = diagnose_session(
-            point, choice.rows, choice.diagnosis, choice.subject(point), progress
+            point, choice.rows, choice.diagnosis, choice.subject(point), progress, choice.left_out
         )
     write_json(folder / "diagnosis.json", found.to_dict())
     write_text(folder / "diagnosis.html", diagnosis_page(found))
     if not quiet:
-        print(found)
+        print(f"{found.subject}\n{choice.choice}\n\n{found}")
         print(f"\nwrote {folder / 'diagnosis.json'}\nwrote {folder / 'diagnosis.html'}")
     return 0

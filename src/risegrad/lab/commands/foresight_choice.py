@@ -36,6 +36,10 @@ class ForesightChoice:
     diagnosis: DiagnosisSettings
     validation: ValidationSettings
     out: Path
+    runs: int = 1
+    """how many there were to choose from"""
+    left_out: tuple[str, ...] = ()
+    """methods that could not go on from this run's point, each with the reason"""
 
     @property
     def settings(self) -> Any:
@@ -46,11 +50,18 @@ class ForesightChoice:
 
     @property
     def rows(self) -> list[ExperimentRow]:
-        """The rows, by their labels."""
+        """The rows, by their labels with their rates."""
         from risegrad.continual.runs import read_config
         from risegrad.foresight.row_steps import ExperimentRow
 
-        return [ExperimentRow(_method(cell), read_config(cell.settings)) for cell in self.cells]
+        return [ExperimentRow(with_rate(cell), read_config(cell.settings)) for cell in self.cells]
+
+    @property
+    def choice(self) -> str:
+        """Which of the runs it is, and how to get another, in words."""
+        if self.runs == 1:
+            return "the only run that was chosen"
+        return f"the first of {self.runs} runs that --only leaves; a row's label names another"
 
     def folder(self, kind: str) -> Path:
         """Where results go: beside the runs of the experiment."""
@@ -72,8 +83,10 @@ class ForesightChoice:
     def subject(self, point: ReachedPoint) -> str:
         """In words."""
         task = point.host.kit.stream[point.task]
+        inside = f"after {point.epoch} epochs of session"
+        place = "before session" if point.within is None else inside
         return (
-            f"{self.cell.experiment}, {self.cell.row.label}, seed {self.cell.seed}: before session "
+            f"{self.cell.experiment}, {with_rate(self.cell)}, seed {self.cell.seed}: {place} "
             f"{point.task + 1} of {point.tasks} ({task.name})"
         )
 
@@ -95,21 +108,43 @@ def chosen(args: argparse.Namespace) -> ForesightChoice:
             raise ValueError(f"--task must be 2 or more, got {args.task}")
         diagnosis = replace(diagnosis, task=args.task)
     cells = expand(experiment, read_config)
-    cell = choose(cells, args.only)[0]
-    return ForesightChoice(cell, tuple(_alike(cells, cell)), diagnosis, validation, args.out)
+    runs = choose(cells, args.only)
+    alike, left_out = _alike(cells, runs[0])
+    return ForesightChoice(
+        runs[0], alike, diagnosis, validation, args.out, len(runs), left_out
+    )  # fmt: skip
 
 
-def _alike(cells: Sequence[RunCell], cell: RunCell) -> list[RunCell]:
-    """One run of every method that could go on from this run's point; of a sweep, the middle."""
+def _alike(cells: Sequence[RunCell], cell: RunCell) -> tuple[tuple[RunCell, ...], tuple[str, ...]]:
+    """One run of every method that could go on from this run's point, and who could not and why.
+
+    Of a sweep, the middle; of the run's own method, the run itself.
+    """
     from risegrad.continual.runs import read_config
-    from risegrad.foresight.reached_point import comparable
+    from risegrad.foresight.reached_point import hindrance
 
     own = read_config(cell.settings)
     methods: dict[str, list[RunCell]] = {}
+    reasons: dict[str, str] = {}
     for other in cells:
-        if other.seed == cell.seed and comparable(read_config(other.settings), own):
-            methods.setdefault(_method(other), []).append(other)
-    return [found[len(found) // 2] for found in methods.values()]
+        if other.seed == cell.seed:
+            reason = hindrance(read_config(other.settings), own)
+            if reason:
+                reasons[_method(other)] = reason
+            else:
+                methods.setdefault(_method(other), []).append(other)
+    methods[_method(cell)] = [cell]
+    left_out = tuple(f"{name} ({why})" for name, why in reasons.items() if name not in methods)
+    return tuple(found[len(found) // 2] for found in methods.values()), left_out
+
+
+def with_rate(cell: RunCell) -> str:
+    """The label; the rates of what trains are added where it does not tell them."""
+    if "lr=" in cell.row.label:
+        return cell.row.label
+    budgets = [cell.settings.get(name) or {} for name in ("adapter", "head")]
+    rates = dict.fromkeys(f"{budget['lr']:g}" for budget in budgets if budget.get("epochs"))
+    return f"{cell.row.label} (lr={'/'.join(rates)})" if rates else cell.row.label
 
 
 def _method(cell: RunCell) -> str:

@@ -15,7 +15,8 @@ It ends with one sentence, one figure, one table, and the lines of code for the 
 
 MODEL is one of
   a folder or hub name of a transformers model, with folders of texts as data: each has train.json
-    and test.json, lists of {"sentence": ..., "label": ...}; LoRA is trained
+    and test.json, lists of {"sentence": ..., "label": ...}; LoRA is trained, with --full
+    all weights
   mlp, or the name of a timm ViT, with images: .npz files (train_images, train_labels, test_images,
     test_labels) or folders (CLASS/* or train/CLASS/*, test/CLASS/*); all weights are trained, after
     the network has learned what is to be kept (--teach)
@@ -25,6 +26,7 @@ The budget (--minutes) is for all runs: the pace of the first decides how many r
 examples there are, and what was cut is said. A stopped command goes on with the same --out."""
 EXAMPLES: tuple[str, ...] = (
     "rise frontier google/flan-t5-small --keep data/agnews --new data/yahoo --minutes 20",
+    "rise frontier ./my-encoder --full --keep data/agnews --new data/yahoo",
     "rise frontier mlp --keep upright.npz --new turned.npz --minutes 5",
     "rise frontier my_module:problem --methods adamw,sgd,rise,informed",
     "rise frontier ./my-t5 --keep a --keep b --new c --set model.rank=16 --out out/mine",
@@ -47,6 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     text += "rise-update, covariance-noise, ewc"
     parser.add_argument("--methods", default="", metavar="NAMES", help=text)
+    text = "texts: train all weights of the model, not a LoRA, at about a tenth of the rates"
+    parser.add_argument("--full", action="store_true", help=text)
     text = "folder of runs, page and figure (default %(default)s)"
     parser.add_argument("--out", default=OUT, metavar="DIR", help=text)
     text = "at most so many seeds (default %(default)s)"
@@ -73,6 +77,7 @@ def plan(args: argparse.Namespace) -> Callable[[], int]:
     settings = FrontierSettings(
         minutes=args.minutes,
         methods=tuple(name.strip() for name in args.methods.split(",") if name.strip()),
+        full=args.full,
         out=args.out,
         seeds=args.seeds,
         rates=args.rates,

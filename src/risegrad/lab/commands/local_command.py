@@ -45,9 +45,11 @@ def execute(choice: ForesightChoice, quiet: bool) -> int:
     from risegrad.foresight.measuring_display import telling
     from risegrad.foresight.session_diagnosis import problem_at
 
-    folder = output_folder(choice.folder("local"))
+    output_folder(choice.out)  # fails now; its folder comes when there is a point
+    folder = choice.folder("local")
     with telling(quiet) as tell:
         point = choice.reach(folder, told(tell))
+        output_folder(folder)
         settings = LocalSettings(
             choice.diagnosis, choice.validation, choice.subject(point), choice.cell.id
         )
@@ -59,6 +61,6 @@ def execute(choice: ForesightChoice, quiet: bool) -> int:
     write_text(folder / "local.html", local_page(found))
     forget_parts(settings, folder)
     if not quiet:
-        print(local_summary(found))
+        print(f"{settings.subject}\n{choice.choice}\n\n{local_summary(found)}")
         print(f"\nwrote {folder / 'local.json'}\nwrote {folder / 'local.html'}")
     return 0

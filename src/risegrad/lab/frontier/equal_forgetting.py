@@ -28,10 +28,12 @@ class EqualForgetting:
     """Paired by seed; positive where the method learns more than the reference."""
 
     @property
-    def verdict(self) -> Literal["more", "less", "open", "no common range"]:
+    def verdict(self) -> Literal["more", "less", "open", "one seed", "no common range"]:
         """The difference in a word or three."""
         if self.difference is None:
             return "no common range"
+        if self.difference.n == 1:
+            return "one seed"
         if not self.difference.excludes_zero:
             return "open"
         return "more" if self.difference.mean > 0 else "less"

@@ -30,7 +30,7 @@ from risegrad.pages.page_text import MISSING
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-Verdict = Literal["less", "more", "open", "no common range", "learned nothing"]
+Verdict = Literal["less", "more", "open", "one seed", "no common range", "learned nothing"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,8 @@ class EqualLearning:
             return "learned nothing"
         if self.difference is None:
             return "no common range"
+        if self.difference.n == 1:
+            return "one seed"  # however large: nothing says how much seeds scatter
         if not self.difference.excludes_zero:
             return "open"
         return "less" if self.difference.mean < 0 else "more"
@@ -142,13 +144,13 @@ class Frontier:
         Without a wanted amount: the setting with the highest final average.
         """
         alive = [s for curve in self.curves.values() for s in curve.settings if s.learned_something]
+        if not alive:
+            raise ValueError("no setting learned more than an untrained model")
         if learning is None:
-            if not alive:
-                raise ValueError("no setting learned more than an untrained model")
             return max(alive, key=lambda setting: setting.final)
         enough = [setting for setting in alive if setting.learned >= learning]
         if not enough:
-            most = max((setting.learned for setting in alive), default=float("nan"))
+            most = max(setting.learned for setting in alive)
             raise ValueError(
                 f"learning must be at most {most:.4g}, the most of any setting, got {learning}"
             )
@@ -161,10 +163,13 @@ class Frontier:
             return _finding(clear[0])
         if not self.comparisons:
             return "There is one method only, so nothing to compare."
-        if all(found.difference is None for found in self.comparisons):
-            return f"No method can be compared with {self.reference.name}: no learning in common."
-        usual = self.reference.name
-        return f"At equal learning no method forgets less than {usual} by more than noise."
+        verdicts = {found.verdict for found in self.comparisons}
+        if verdicts & {"open", "more"}:
+            usual = self.reference.name
+            return f"At equal learning no method forgets less than {usual} by more than noise."
+        if "one seed" in verdicts or len({run.seed for run in self.runs}) == 1:
+            return "One seed only, so no difference between methods can be told from noise."
+        return f"No method can be compared with {self.reference.name}: no learning in common."
 
     def _repr_html_(self) -> str:
         """For notebooks: the finding, and every method at equal learning."""
@@ -194,8 +199,9 @@ def _shown(value: float | None) -> str:
 
 
 def _rank(found: EqualLearning) -> tuple[int, float]:
-    order = {"less": 0, "open": 1, "more": 2, "no common range": 3, "learned nothing": 4}
-    return order[found.verdict], found.difference.mean if found.difference else 0.0
+    order = ("less", "open", "one seed", "more", "no common range", "learned nothing")
+    rank = order.index(found.verdict)
+    return rank, found.difference.mean if found.difference else 0.0
 
 
 def _finding(found: EqualLearning) -> str:

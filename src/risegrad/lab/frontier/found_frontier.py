@@ -12,10 +12,13 @@ from risegrad.common.intervals import Interval, interval
 from risegrad.common.optional_imports import need
 from risegrad.continual.metrics import final_average, forgetting_max_last, new_task_plasticity
 from risegrad.lab.frontier.equal_learning import Frontier
+from risegrad.lab.frontier.frontier_code import code_of
 from risegrad.lab.frontier.frontier_curves import RunPoint, SweepSetting
-from risegrad.lab.frontier.frontier_methods import FrontierMethod, code
+from risegrad.lab.frontier.frontier_methods import FrontierMethod
 from risegrad.lab.records.record import Record
-from risegrad.lab.report.row_points import run_point, start
+from risegrad.lab.report.row_points import measured_point, run_point
+from risegrad.pages.page_blocks import CodeBlock
+from risegrad.pages.page_text import for_markdown
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -33,8 +36,17 @@ class BestSetting:
     setting: str
     learned: Interval
     forgotten: Interval
-    code: tuple[str, ...]
-    """lines of plain PyTorch that use it"""
+    use: CodeBlock
+    """lines of plain PyTorch that train so; for what only the lab has, a row of an experiment"""
+
+    @property
+    def code(self) -> tuple[str, ...]:
+        """The lines alone."""
+        return self.use.lines
+
+    def _repr_markdown_(self) -> str:
+        """For notebooks: the setting, and its lines in a block that can be copied."""
+        return f"{for_markdown(str(self))}\n\n{self.use.markdown()}"
 
     def __str__(self) -> str:
         ends = self.forgotten
@@ -55,7 +67,8 @@ class FoundFrontier:
     cut: Sequence[str] = ()
     """what the time was too short for"""
     failed: Sequence[str] = ()
-    lora: bool = False
+    targets: Sequence[str] = ()
+    """the layers that LoRA is put on, by the last parts of their names; empty without LoRA"""
     files: Mapping[str, str] = field(default_factory=dict)
     """what was written: ``page`` and ``figure``"""
 
@@ -85,8 +98,6 @@ class FoundFrontier:
         alive = [s for curve in self.frontier.curves.values() for s in curve.front]
         if not alive:
             return "Nothing was learned: no setting is better than the untrained model on new data."
-        if len({run.seed for run in self.runs}) == 1:
-            return "One seed only, so no difference between methods can be told from noise."
         return self.frontier.sentence()
 
     @cached_property
@@ -153,9 +164,12 @@ class FoundFrontier:
         assert learned is not None
         assert forgotten is not None
         method = next(m for m in self.methods.values() if m.label == setting.method)
-        values = dict(part.split("=") for part in setting.name.split(", "))
-        lines = tuple(code(method, values, self.lora))
-        return BestSetting(setting.method, setting.name, learned, forgotten, lines)
+        rate = f"lr={setting.knobs['lr']}"
+        own = self._of(method) if method.of else self.records
+        label = self.methods[method.of].label if method.of else method.label
+        run = next(r for r in own if (r.row.method, r.row.swept) == (label, rate))
+        use = code_of(run, self.targets, setting.knobs.get("share", ""))
+        return BestSetting(setting.method, setting.name, learned, forgotten, use)
 
     def _remarks(self) -> Iterator[str]:
         yield from dict.fromkeys(note for run in self.records[:1] for note in _at_chance(run))
@@ -174,15 +188,10 @@ def _line(method: str, run: Record) -> Iterator[RunPoint]:
     rows = list(run.result.scores[score].matrix)
     for point in run.result.line:
         matrix = [*rows[:-1], point.scores[score]]
-        yield RunPoint(
-            method,
-            f"{run.row.swept}, share={point.share or 0.0:g}",
-            run.seed,
-            new_task_plasticity(matrix, known),
-            forgetting_max_last(matrix),
-            final_average(matrix),
-            start(run),
-        )
+        learned = new_task_plasticity(matrix, known)
+        measures = (learned, forgetting_max_last(matrix), final_average(matrix))
+        setting = f"{run.row.swept}, share={point.share or 0.0:g}"
+        yield measured_point(method, setting, run, measures)
 
 
 def _at_chance(run: Record) -> Iterator[str]:

@@ -8,12 +8,16 @@ luckiest setting of each seed would make every method look better than it is.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
 
 from risegrad.common.intervals import Interval, interval
+
+KNOB = re.compile(r"(\w+)=([^\s,()]+)")
+"""What a setting's name says of one thing that was swept."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,12 @@ class RunPoint:
     """The average at the end of the stream."""
     start: float | None = None
     """``learned`` of a model that was not trained at all (zero-shot, or chance), where known."""
+    noise: float = 0.0
+    """The standard error of ``learned`` that test sets of this size leave; 0 where not known."""
+
+
+ERRORS = 2.0
+"""A gain counts from this many standard errors of the test sets."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +51,22 @@ class SweepSetting:
     method: str
     name: str
     runs: Mapping[int, RunPoint]
+
+    @cached_property
+    def knobs(self) -> dict[str, str]:
+        """What was swept, by name, as its name has them; empty where that says none."""
+        return dict(KNOB.findall(self.name))
+
+    @cached_property
+    def place(self) -> tuple[tuple[float, str], ...]:
+        """Where the setting stands in its sweep: numbers by size, words after them."""
+        return tuple(_sorted_by(value) for value in self.knobs.values())
+
+    @property
+    def line(self) -> str:
+        """The line of a chart that it is on: all that was swept but the last, which varies along
+        the line."""
+        return ", ".join(f"{name}={value}" for name, value in list(self.knobs.items())[:-1])
 
     @cached_property
     def learned(self) -> float:
@@ -59,20 +85,22 @@ class SweepSetting:
 
     @cached_property
     def learned_something(self) -> bool:
-        """Whether it is above the untrained model by more than seeds scatter.
+        """Whether it is above the untrained model by more than noise: that of the test sets, which
+        all seeds share, and with several seeds also their scatter.
 
-        With one seed any gain counts; where the start is not known, nothing can be said against it.
+        Where the start is not known, nothing can be said against it.
         """
-        gains = [run.learned - run.start for run in self.runs.values() if run.start is not None]
-        found = interval(gains)
+        runs = list(self.runs.values())
+        found = interval([run.learned - run.start for run in runs if run.start is not None])
         if found is None:
             return True
-        return (found.mean if found.low is None else found.low) > 0
+        least = found.mean if found.low is None else found.low
+        return least > 0 and found.mean > ERRORS * fmean(run.noise for run in runs)
 
 
 @dataclass(frozen=True)
 class Curve:
-    """The settings of one method, or of several taken together, from little learning to much."""
+    """The settings of one method in the order of its sweep, or of several methods together."""
 
     name: str
     settings: tuple[SweepSetting, ...]
@@ -178,7 +206,7 @@ def curves(points: Iterable[RunPoint]) -> dict[str, Curve]:
         runs[point.seed] = point
     return {
         method: Curve(
-            method, _ordered(SweepSetting(method, name, runs) for name, runs in by.items())
+            method, _in_order(SweepSetting(method, name, runs) for name, runs in by.items())
         )
         for method, by in grouped.items()
     }
@@ -186,8 +214,17 @@ def curves(points: Iterable[RunPoint]) -> dict[str, Curve]:
 
 def together(name: str, parts: Sequence[Curve]) -> Curve:
     """The best of several methods as one curve: whatever any of them reaches."""
-    return Curve(name, _ordered(setting for curve in parts for setting in curve.settings))
+    return Curve(name, tuple(setting for curve in parts for setting in curve.settings))
 
 
-def _ordered(settings: Iterable[SweepSetting]) -> tuple[SweepSetting, ...]:
-    return tuple(sorted(settings, key=lambda setting: setting.learned))
+def _in_order(settings: Iterable[SweepSetting]) -> tuple[SweepSetting, ...]:
+    """By what was swept. Not by what was learned: too large a rate learns less, and a line that
+    went through the points by learning would jump between the smallest and the largest rates."""
+    return tuple(sorted(settings, key=lambda setting: setting.place))
+
+
+def _sorted_by(value: str) -> tuple[float, str]:
+    try:
+        return float(value), ""
+    except ValueError:
+        return float("inf"), value

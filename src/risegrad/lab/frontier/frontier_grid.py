@@ -87,6 +87,15 @@ class FrontierGrid:
         folders = [self.out / cell.folder for cell in self.cells if self._state(cell) is State.DONE]
         return [read_record(folder / RECORD) for folder in folders]
 
+    def targets(self) -> tuple[str, ...]:
+        """The layers that LoRA is put on, by the last parts of their names; none without LoRA."""
+        if not self.problem.lora:
+            return ()
+        from risegrad.continual.language.lora_layers import usual_targets
+
+        model = self.cells[0].settings["model"]
+        return tuple(model["targets"]) or usual_targets(model["weights"] or model["name"])
+
     def failed(self) -> list[str]:
         """The runs that failed, each with the last line of its error."""
         cells = [cell for cell in self.cells if self._state(cell) is State.FAILED]
@@ -106,6 +115,8 @@ class FrontierGrid:
         row = method.row(self.problem.lora)
         if any(METHODS[other.of] is method for other in self.methods.values() if other.of):
             row["loop"] = {"interpolate": list(SHARES)}
+        if method.remembers and self.problem.memory:
+            row["memory"] = dict(self.problem.memory)
         return RowTable(
             label=method.label, baseline=method.reference, sweep={"lr": list(rates)}, **row
         )
@@ -118,7 +129,8 @@ class FrontierGrid:
         return rates.index(lr)
 
     def _rates(self, method: FrontierMethod) -> tuple[float, ...]:
-        return method.rates_for(self.problem.lora, self.problem.scale)
+        scale = self.problem.scales.get(method.optimizer, 1.0)
+        return method.rates_for(self.problem.lora, scale)
 
     def _state(self, cell: RunCell) -> State:
         return look(self.out / cell.folder, cell)[0]
@@ -154,11 +166,11 @@ class FrontierGrid:
         from risegrad.continual import runs
         from risegrad.lab.frontier.frontier_sizes import StreamSizes
 
-        settings = runs.read_config(self.cells[0].settings)
-        sizes = StreamSizes.of(settings)
+        plain = self.cells[0].settings
+        settings = runs.read_config(plain)
+        sizes, cuts = StreamSizes.of(settings), self.problem.cuts
         if self.settings.examples:
-            wanted = sizes.limited(self.problem.cuts, self.settings.examples, sizes.test)
-            return wanted | {"words": []}
+            return {"stream": sizes.limits(cuts, self.settings.examples, sizes.test), "words": []}
         runs_wanted = len(self.own) * WANTED[0] * min(WANTED[1], self.settings.seeds)
         share = self.budget.left / runs_wanted / max(runs.seconds(settings), 1e-9)
         if share >= 1:
@@ -167,7 +179,10 @@ class FrontierGrid:
             max(round(share * size), min(size, FEWEST[name]))
             for name, size in (("train", sizes.train), ("test", sizes.test))
         )
-        return sizes.limited(self.problem.cuts, train, test)
+        limits = sizes.limits(cuts, train, test)
+        # Counted, because classes are cut one by one: what is left is seldom what was wanted.
+        left = StreamSizes.of(runs.read_config(plain | {"stream": plain["stream"] | limits}))
+        return {"stream": limits, "words": [left.words(sizes)]}
 
     def _run(self, cell: RunCell) -> None:
         folder, started = self.out / cell.folder, self.clock()

@@ -1,11 +1,11 @@
-"""The methods that a search for the frontier tries: their settings, rates, and lines of code.
+"""The methods that a search for the frontier tries: their settings and rates.
 
 A new method is one entry of ``METHODS``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,12 +26,10 @@ SGD_RATES, SGD_LORA_RATES = (1e-2, 3e-3, 3e-2, 1e-3, 1e-1), (0.1, 0.03, 0.3, 0.0
 
 @dataclass(frozen=True)
 class FrontierMethod:
-    """One curve: what its runs set, at which rates, and how to use it outside of the lab."""
+    """One curve: what its runs set, and at which rates."""
 
     label: str
     rates: tuple[float, ...]
-    lines: tuple[str, ...]
-    """of code, with ``{lr}`` and what else a setting says"""
     rule: dict[str, Any] = field(default_factory=lambda: {"name": "fo"})
     optimizer: str = "adamw"
     additions: tuple[dict[str, Any], ...] = ()
@@ -40,6 +38,11 @@ class FrontierMethod:
     reference: bool = False
     of: str = ""
     """the method from whose runs it is read, where it has none of its own"""
+
+    @property
+    def remembers(self) -> bool:
+        """Whether its runs have a memory."""
+        return str(self.rule["name"]).startswith("informed")
 
     def rates_for(self, lora: bool, scale: float) -> tuple[float, ...]:
         """The rates for LoRA or a whole network, in round numbers."""
@@ -55,63 +58,22 @@ class FrontierMethod:
         return found | ({"additions": list(self.additions)} if self.additions else {})
 
 
-ADAMW = "optimizer = torch.optim.AdamW(model.parameters(), lr={lr}, weight_decay=0.0)"
-SGD = "optimizer = torch.optim.SGD(model.parameters(), lr={lr}, momentum={momentum})"
-ATTACH = "risegrad.attach(optimizer, {shaper}, params=model.named_parameters(){on})"
-REMEMBER = "memory = risegrad.remember(model, keep_batches, examples=None)"
-
-
-def _attached(shaper: str, on: str = "") -> str:
-    return ATTACH.replace("{shaper}", shaper).replace("{on}", on)
-
-
 METHODS: dict[str, FrontierMethod] = {
-    "adamw": FrontierMethod("FO (AdamW)", ADAMW_RATES, (ADAMW,), reference=True),
+    "adamw": FrontierMethod("FO (AdamW)", ADAMW_RATES, reference=True),
     "sgd": FrontierMethod(
-        "FO (SGD)", SGD_RATES, (SGD,), optimizer="sgd", lora_rates=SGD_LORA_RATES, reference=True
+        "FO (SGD)", SGD_RATES, optimizer="sgd", lora_rates=SGD_LORA_RATES, reference=True
     ),
-    "rise": FrontierMethod(
-        "RISE",
-        SHAPED_RATES,
-        (ADAMW, _attached(f"risegrad.Rise(q=4, blocks={BLOCK}, seed=0)")),
-        {"name": "rise", "chunk": BLOCK},
-    ),
-    "informed": FrontierMethod(
-        "informed",
-        SHAPED_RATES,
-        (REMEMBER, ADAMW, _attached("risegrad.Informed(memory, damping=0.3)", ', on="update"')),
-        {"name": "informed", "damping": 0.3},
-    ),
-    "interpolation": FrontierMethod(
-        "interpolation",
-        ADAMW_RATES,
-        (
-            "start = {{name: p.detach().clone() for name, p in model.named_parameters()}}",
-            ADAMW,
-            "train(model, optimizer, new_batches)",
-            "with torch.no_grad():  # go back a part of the way",
-            "    for name, p in model.named_parameters():",
-            "        p.copy_(torch.lerp(start[name], p, {share}))",
-        ),
-        of="adamw",
-    ),
+    "rise": FrontierMethod("RISE", SHAPED_RATES, {"name": "rise", "chunk": BLOCK}),
+    "informed": FrontierMethod("informed", SHAPED_RATES, {"name": "informed"}),
+    "interpolation": FrontierMethod("interpolation", ADAMW_RATES, of="adamw"),
     "rise-update": FrontierMethod(
-        "RISE on the update",
-        SHAPED_RATES,
-        (ADAMW, _attached(f"risegrad.Rise(q=4, blocks={BLOCK}, seed=0)", ', on="update"')),
-        {"name": "rise", "chunk": BLOCK, "on": "update"},
+        "RISE on the update", SHAPED_RATES, {"name": "rise", "chunk": BLOCK, "on": "update"}
     ),
     "covariance-noise": FrontierMethod(
-        "covariance noise",
-        SHAPED_RATES,
-        (ADAMW, _attached(f"risegrad.CovarianceNoise(q=4, blocks={BLOCK}, seed=0)")),
-        {"name": "covariance-noise", "chunk": BLOCK},
+        "covariance noise", SHAPED_RATES, {"name": "covariance-noise", "chunk": BLOCK}
     ),
     "ewc": FrontierMethod(
-        "EWC",
-        SHAPED_RATES,
-        (ADAMW, "# the penalty: docs/additions.md, `ewc` with weight 100"),
-        additions=({"name": "ewc", "weight": 100.0, "samples": 200},),
+        "EWC", SHAPED_RATES, additions=({"name": "ewc", "weight": 100.0, "samples": 200},)
     ),
 }
 USUAL = ("adamw", "sgd", "rise", "informed", "interpolation")
@@ -126,13 +88,3 @@ def chosen(names: Sequence[str]) -> dict[str, FrontierMethod]:
     if not any(METHODS[name].reference for name in wanted):
         wanted.insert(0, "adamw")
     return {name: METHODS[name] for name in METHODS if name in wanted}
-
-
-def code(method: FrontierMethod, values: dict[str, str], lora: bool) -> Iterator[str]:
-    """The lines that use a method with these settings in plain PyTorch."""
-    filled = {"momentum": "0.0" if lora else "0.9"} | values
-    yield "import torch"
-    if any("risegrad." in line for line in method.lines):
-        yield "import risegrad"
-    yield from (line.format(**filled) for line in method.lines)
-    yield f"# in every step: torch.nn.utils.clip_grad_norm_(model.parameters(), {CLIP})"

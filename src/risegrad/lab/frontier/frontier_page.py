@@ -9,9 +9,10 @@ from pathlib import Path
 
 from risegrad.common.atomic_files import write_text
 from risegrad.common.intervals import Spread, spread
-from risegrad.lab.frontier.found_frontier import FoundFrontier
+from risegrad.lab.frontier.found_frontier import BestSetting, FoundFrontier
 from risegrad.lab.frontier.frontier_curves import SweepSetting
 from risegrad.lab.report.experiment_tables import measured
+from risegrad.lab.report.report_figures import BAND, DEVIATION, bands_of
 from risegrad.lab.report.report_frontier import SectionFrontier, equal_table
 from risegrad.lab.report.report_page import QUESTION, RULES
 from risegrad.lab.report.report_text import spread_text
@@ -20,15 +21,21 @@ from risegrad.pages.charts.frontier_chart import BETTER, FrontierPoint, frontier
 from risegrad.pages.page_blocks import Block, ChartFigure, Fold, ItemList, Page, Paragraph, Part
 from risegrad.pages.page_html import html
 from risegrad.pages.page_tables import Column, Line, Section, Table, TableCell
-from risegrad.pages.page_text import plural, visible
+from risegrad.pages.page_text import plural, visible, visible_lines
 from risegrad.pages.palette import Palette
 from risegrad.pages.vega_charts import save_figures, svg_of
 
 NAME = "frontier"
 WORDS = (
     "Learned is the score on new data after training; forgotten is what was lost on the data that "
-    "must be kept, in points. A line joins the settings of one method."
+    "must be kept, in points. A line joins the settings of one method from its smallest rate to "
+    "its largest."
 )
+MEASURES = (
+    "New: the accuracy on new data right after training on them, in percent. Fgt: forgetting, the "
+    "points that the data to keep lost until the end."
+)
+SEVERAL = " Where a share was varied too, there is a line for each rate."
 
 
 def write(found: FoundFrontier, out: Path) -> FoundFrontier:
@@ -44,13 +51,15 @@ def figure(found: FoundFrontier) -> ChartFigure:
     """Forgetting against learning, a curve for each method."""
     curves = found.frontier.curves
     points = [_point(setting) for curve in curves.values() for setting in curve.settings]
+    bands = list(bands_of(found.frontier))
+    several = SEVERAL if any(point.line for point in points) else ""
     return ChartFigure(
         NAME,
         "Forgetting against learning",
         f"Forgetting against learning for {plural(len(curves), 'method')}. {BETTER}",
-        frontier(points, Palette(curves)),
+        frontier(points, Palette(curves), bands),
         settings_table(found),
-        f"{BETTER} {WORDS}",
+        f"{BETTER} {WORDS}{several} {DEVIATION}{BAND if bands else ''}",
     )
 
 
@@ -63,7 +72,7 @@ def _point(setting: SweepSetting) -> FrontierPoint:
     )
     return FrontierPoint(
         setting.method, learned.mean, forgotten.mean, tip, name, learned.sd, forgotten.sd,
-        not setting.learned_something,
+        not setting.learned_something, setting.line,
     )  # fmt: skip
 
 
@@ -106,14 +115,12 @@ def _equal(found: FoundFrontier) -> Table | None:
 def page(found: FoundFrontier) -> Page:
     """One sentence, one figure, one table, and the lines to use what was best."""
     equal = _equal(found)
-    blocks: list[Block] = [figure(found)]
+    blocks: list[Block] = [Paragraph(spelled(found), "note"), figure(found)]
     if found.remarks:
         blocks.append(ItemList("What to know", found.remarks, "warning"))
     blocks += [equal] if equal else []
-    use = _use(found)
-    if use:
-        blocks.append(ItemList(f"To use it: {use[0]}", use[1], "notes"))
-    blocks.append(Paragraph(" ".join(f"{n}: {m}." for n, m in RULES.items()), "note"))
+    if best := _best(found):
+        blocks.append(replace(best.use, title=f"{best.use.title}: {best}"))
     details = Fold("Every setting", (settings_table(found),))
     return Page(
         found.title,
@@ -122,12 +129,18 @@ def page(found: FoundFrontier) -> Page:
     )
 
 
-def _use(found: FoundFrontier) -> tuple[str, tuple[str, ...]] | None:
+def spelled(found: FoundFrontier) -> str:
+    """What the abbreviations mean, said where a reader meets them first."""
+    labels = " ".join(found.frontier.curves)
+    used = (f"{name}: {words}." for name, words in RULES.items() if name in labels.split())
+    return " ".join((MEASURES, *used))
+
+
+def _best(found: FoundFrontier) -> BestSetting | None:
     try:
-        best = found.winner
+        return found.winner
     except ValueError:
         return None
-    return str(best), best.code
 
 
 def text(found: FoundFrontier) -> str:
@@ -137,10 +150,12 @@ def text(found: FoundFrontier) -> str:
 
 def _lines(found: FoundFrontier) -> Iterator[str]:
     table = _equal(found) or settings_table(found)
+    yield from (spelled(found), "")
     yield from (visible(table.caption), *plain_table(table), *map(visible, table.notes), "")
     yield from (*map(visible, found.remarks), visible(found.sentence), "")
-    if use := _use(found):
-        yield from (f"To use it: {visible(use[0])}", *(f"    {line}" for line in use[1]), "")
+    if best := _best(found):
+        lines = (f"    {visible_lines(line)}".rstrip() for line in best.code)
+        yield from (f"{best.use.title}: {visible(str(best))}", *lines, "")
     if found.files:
         yield f"figure: {found.files['figure']}; page: {found.files['page']}"
 

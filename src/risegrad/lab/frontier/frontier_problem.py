@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,10 @@ TEXT_HOSTS = {
 """By kind of language model: its host, the first that there is."""
 CUT_TEXTS, CUT_IMAGES = ("train_size", "test_size"), ("train_per_class", "test_per_class")
 """Settings of the streams that limit how many examples there are."""
+FULL_SCALES = {"adamw": 0.1}
+"""For all weights of a text model: AdamW moves each of them by about its rate in every step."""
+FULL_MEMORY = {"rank": 64}
+"""What ``remember`` keeps of such models, too: all eigenpairs take minutes and slow every step."""
 SMALL = 32
 """Height and width of image files for the small network."""
 
@@ -31,12 +35,14 @@ class FrontierProblem:
     domain: str
     sections: dict[str, Any]
     lora: bool = False
-    scale: float = 1.0
-    """of all learning rates: those of large pretrained networks are smaller"""
+    scales: dict[str, float] = field(default_factory=dict)
+    """by optimizer, of its learning rates: those of large pretrained networks are smaller"""
     cuts: tuple[str, ...] = ()
     """settings of the stream that limit training and test examples; none: they cannot be cut"""
     given: dict[str, Path] = field(default_factory=dict)
     """by the names that the stream knows them by: where the data are"""
+    memory: dict[str, Any] = field(default_factory=dict)
+    """settings of the memory, for runs that have one"""
 
     def link(self, out: Path) -> Path:
         """A folder in which the given data lie side by side, as one stream wants them."""
@@ -87,28 +93,34 @@ def _kind(path: Path) -> str:
     )
 
 
-def _title(model: str, new: Sequence[str], keep: Sequence[str]) -> str:
+def _title(learner: str, new: Sequence[str], keep: Sequence[str]) -> str:
     names = [", ".join(Path(place).stem for place in places) for places in (new, keep)]
-    return f"{Path(model).name} learns {names[0]}: what is left of {names[1]}?"
+    return f"{learner} learns {names[0]}: what is left of {names[1]}?"
 
 
 def _texts(
     model: str, keep: Sequence[str], new: Sequence[str], settings: FrontierSettings
 ) -> FrontierProblem:
     given = {Path(place).name: Path(place).expanduser() for place in (*keep, *new)}
+    if any(change.startswith("model.trains") for change in settings.changes):
+        raise ValueError("model.trains cannot be set: it is full (--full) that chooses all weights")
     if len(given) < len(keep) + len(new):
         raise ValueError("folders of texts must have different names, which are those of the tasks")
     folder = Path(model).expanduser()
     place = {"weights": str(folder)} if folder.is_dir() else {"name": model}
+    trains = {"trains": "all"} if settings.full else {}
     sections = {
         "stream": {"name": "frontier", "tasks": list(given), "known": len(keep)},
-        "model": place | {"source_length": 256, "cut": "text"},
+        "model": place | {"source_length": 256, "cut": "text"} | trains,
         "host": {"name": _text_host(model)},
         "adapter": {"epochs": settings.epochs or 1, "clip": CLIP},
         "loop": {"batch": 8},
     }
-    title = _title(model, new, keep)
-    return FrontierProblem(title, "language", sections, True, 1.0, CUT_TEXTS, given)
+    learner = f"{folder.name} (all weights)" if settings.full else folder.name
+    problem = FrontierProblem(
+        _title(learner, new, keep), "language", sections, not settings.full, {}, CUT_TEXTS, given
+    )
+    return replace(problem, scales=FULL_SCALES, memory=FULL_MEMORY) if settings.full else problem
 
 
 def _text_host(model: str) -> str:
@@ -123,6 +135,7 @@ def _images(
 ) -> FrontierProblem:
     from risegrad.continual.vision.small_network import MLP
 
+    _check_not_full(model, settings)
     paths = [Path(place).expanduser() for place in (*keep, *new)]
     given = {f"{number:02d}-{path.name}": path for number, path in enumerate(paths)}
     small = model == MLP
@@ -141,9 +154,18 @@ def _images(
         "head": budget,
         "adapter": budget,
     }  # fmt: skip
-    scale = 1.0 if small else 0.1
-    title = _title(model, new, keep)
-    return FrontierProblem(title, "vision", sections, False, scale, CUT_IMAGES, given)
+    scales = {} if small else {"adamw": 0.1, "sgd": 0.1}
+    title = _title(Path(model).name, new, keep)
+    return FrontierProblem(title, "vision", sections, False, scales, CUT_IMAGES, given)
+
+
+def _check_not_full(model: object, settings: FrontierSettings) -> None:
+    """What changes nothing is a mistake or a wrong hope."""
+    if settings.full:
+        raise ValueError(
+            "full must be left out but for a transformers model with texts: all weights of other "
+            f"models train anyway, got it with {model!r}"
+        )
 
 
 def _side(path: Path) -> int:
@@ -161,6 +183,7 @@ def _own(
 ) -> FrontierProblem:
     from risegrad.continual.own_problem import maker, name_of
 
+    _check_not_full(model, settings)
     if keep or new:
         raise ValueError("a function makes its own data: keep and new must be left out")
     name = name_of(model) if callable(model) else model

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from risegrad.common.optional_imports import need
 from risegrad.lab.frontier.frontier_settings import FrontierSettings
@@ -14,6 +14,13 @@ if TYPE_CHECKING:
     from risegrad.lab.frontier.found_frontier import FoundFrontier
 
 Places = str | Path | Sequence[str | Path]
+
+
+class FrontierTrained(TypedDict, total=False):
+    """What of the model is trained, as a further keyword of ``frontier``."""
+
+    full: bool
+    """Texts: all weights of the model instead of a LoRA (False)."""
 
 
 def frontier(
@@ -26,17 +33,20 @@ def frontier(
     out: str | Path = "",
     settings: FrontierSettings | None = None,
     show: bool = True,
+    **trained: Unpack[FrontierTrained],
 ) -> FoundFrontier:
     """Train ``model`` on ``new`` by several methods, and see what is left of ``keep``.
 
     ``model`` is a transformers folder or hub name with text data, ``"mlp"`` or a timm name with
     image data, or a function (or its name, ``"module:function"``) that takes a seed and returns an
     ``OwnProblem``, without ``keep`` and ``new``. Data are folders of texts, ``.npz`` files or
-    folders of images. Runs are kept in ``out``: the same call goes on where it stopped. With
-    ``show``, a line for each run is printed. Everything else is in ``settings``.
+    folders of images. With ``full=True`` all weights of a text model train, and not a LoRA. Runs
+    are kept in ``out``: the same call goes on where it stopped. With ``show``, a line for each run
+    is printed. Everything else is in ``settings``.
     """
     check_extras()
     given: dict[str, Any] = {"minutes": minutes, "methods": tuple(methods), "out": str(out)}
+    given |= trained
     from risegrad.lab.frontier.found_frontier import FoundFrontier
     from risegrad.lab.frontier.frontier_grid import FrontierGrid
     from risegrad.lab.frontier.frontier_page import write
@@ -50,7 +60,7 @@ def frontier(
     grid = FrontierGrid(problem, wanted, say=print if show else _silent)
     grid.run()
     found = FoundFrontier(
-        problem.title, grid.methods, grid.records(), grid.cut, grid.failed(), problem.lora
+        problem.title, grid.methods, grid.records(), grid.cut, grid.failed(), grid.targets()
     )
     return write(found, grid.out)
 

@@ -18,6 +18,8 @@ class FrontierSettings(Checked):
     """The time for all runs, those of an earlier and interrupted command included."""
     methods: tuple[str, ...] = ()
     """Names of ``METHODS``; empty: the usual ones."""
+    full: bool = False
+    """Texts: train all weights of the model instead of a LoRA."""
     out: str = OUT
     """The folder of runs, page and figure. The same folder goes on where it stopped."""
     seeds: Annotated[int, Limits(at_least=1, at_most=20)] = 3

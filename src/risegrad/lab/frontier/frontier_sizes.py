@@ -33,11 +33,14 @@ class StreamSizes:
             max(len(task.train) for task in stream), max(len(task.test) for task in stream), classes
         )
 
-    def limited(self, cuts: Sequence[str], train: int, test: int) -> dict[str, Any]:
-        """The settings of the stream for at most so many, and what that means in words."""
+    def limits(self, cuts: Sequence[str], train: int, test: int) -> dict[str, int]:
+        """The settings of the stream for at most so many, but one of each class at least."""
         wanted = [max(1, size // self.classes) for size in (train, test)]
-        words = (
-            f"examples: {min(train, self.train)} of {self.train} for training and "
-            f"{min(test, self.test)} of {self.test} for testing in each set"
+        return dict(zip(cuts, wanted, strict=True))
+
+    def words(self, whole: StreamSizes) -> str:
+        """How many there are of those of the ``whole`` stream."""
+        return (
+            f"examples: {self.train} of {whole.train} for training and {self.test} of "
+            f"{whole.test} for testing in the largest set"
         )
-        return {"stream": dict(zip(cuts, wanted, strict=True)), "words": [words]}

@@ -32,7 +32,7 @@ def choice_table(experiment: ReportedExperiment) -> Table | None:
         (
             Column("Chosen by", better=1, explanation="what decides, over the seeds that all have"),
             Column("Seeds", explanation="number of runs that all settings of the method have"),
-            Column("In words"),
+            Column("In words", text=True),
         ),
         by_section(lines),
         ("These figures decide and are no results: none of them is from test data.",),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from risegrad.common.intervals import Spread, spread
 from risegrad.lab.frontier.equal_forgetting import band
+from risegrad.lab.frontier.equal_learning import Frontier
 from risegrad.lab.records.record import Record
 from risegrad.lab.report.experiment_tables import PERCENT, column, measured, query_sweep
 from risegrad.lab.report.metric_names import PAPER, Metric, metric
@@ -24,6 +26,13 @@ from risegrad.pages.palette import Palette
 FORGETTING, PLASTICITY = metric("forgetting"), metric("plasticity")
 DEVIATION = "Thin lines: one standard deviation over seeds, where there are several."
 BAND = f" Shaded: the {PERCENT} interval over seeds along each curve."
+IN_SHORT = {
+    "New": "accuracy right after learning",
+    "Fgt": "points lost since",
+    "FO": "AdamW or SGD as usual",
+    "ZO": "from losses alone",
+}
+"""For who has just read the headline; longer below the figure."""
 Curve = list[tuple[int, Spread]]
 """Sessions counted from 1, and what was measured after each."""
 
@@ -40,7 +49,8 @@ def frontier_figure(
         return None
     swept = any(len(method.rows) > 1 for method in methods)
     curves = " A line joins the settings of one method, in their order." if swept else ""
-    count, bands = plural(len({p.method for p in points}), "method"), list(_bands(found))
+    count = plural(len({p.method for p in points}), "method")
+    bands = [place for one in found for place in bands_of(one.found)]
     return ChartFigure(
         f"{experiment.name}-frontier",
         "Forgetting against learning",
@@ -48,13 +58,25 @@ def frontier_figure(
         frontier(points, palette, bands),
         _frontier_table(methods),
         f"{BETTER}{curves} {DEVIATION}{BAND if bands else ''} A click on a name shows it alone.",
+        _in_short(methods),
     )
 
 
-def _bands(found: Sequence[SectionFrontier]) -> Iterator[FrontierBand]:
-    for one in found:
-        for name, curve in one.found.curves.items():
-            yield from (FrontierBand(name, at.learned, at.low, at.high) for at in band(curve))
+def bands_of(found: Frontier) -> Iterator[FrontierBand]:
+    """The intervals along all curves."""
+    for name, curve in found.curves.items():
+        yield from (FrontierBand(name, at.learned, at.low, at.high) for at in band(curve))
+
+
+def _in_short(methods: Sequence[Method]) -> str:
+    """Of the rules, those that a method is named by."""
+    names = " ".join(method.name for method in methods)
+    used = [
+        word
+        for word in IN_SHORT
+        if word in (PLASTICITY.title, FORGETTING.title) or re.search(rf"\b{word}\b", names)
+    ]
+    return " ".join(f"{word}: {IN_SHORT[word]}." for word in used)
 
 
 def _point(method: Method, row: ResultRow) -> FrontierPoint | None:
@@ -64,7 +86,7 @@ def _point(method: Method, row: ResultRow) -> FrontierPoint | None:
     tip = f"{row.label}: learned {spread_text(learned)} %, forgot {spread_text(forgotten)} points"
     return FrontierPoint(
         method.name, learned.mean, forgotten.mean, tip, method.setting(row),
-        learned.sd, forgotten.sd, row.idle,
+        learned.sd, forgotten.sd, row.idle, baseline=row.baseline,
     )  # fmt: skip
 
 

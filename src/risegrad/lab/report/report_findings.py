@@ -54,7 +54,8 @@ def findings(found: Sequence[Difference]) -> list[Finding]:
 def headline(found: Sequence[Difference]) -> str:
     """One sentence for the top of a page, by average accuracy.
 
-    Forgetting is left out on purpose: without equal learning, whoever learns least wins it.
+    Forgetting is left out on purpose: without equal learning, whoever learns least wins it. That
+    learning is not equal here is said first.
     """
     compared = [d for d in found if d.metric.key == "avg"]
     baselines = list(dict.fromkeys(d.baseline.label for d in compared))
@@ -63,8 +64,10 @@ def headline(found: Sequence[Difference]) -> str:
     against = baselines[0] if len(baselines) == 1 else "the baseline of their section"
     counts = {verdict: sum(d.verdict == verdict for d in compared) for verdict in HEADINGS}
     parts = [f"{counts[v]} {words}" for v, words in _COUNTED.items() if counts[v]]
-    rows = plural(len(compared), "row")
-    return f"Average accuracy of {rows} against {against}: {', '.join(parts)}."
+    return (
+        "Single settings, not compared at equal learning. Average accuracy against "
+        f"{against}: {', '.join(parts)}."
+    )
 
 
 _COUNTED = {
@@ -72,7 +75,7 @@ _COUNTED = {
     WORSE: "worse",
     OPEN: "not clearly different",
     UNKNOWN: "with too few seeds to say",
-    IDLE: "not judged, having learned nothing",
+    IDLE: "learned nothing",
 }
 
 

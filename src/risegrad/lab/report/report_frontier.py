@@ -11,7 +11,6 @@ from risegrad.lab.frontier.frontier_curves import SweepSetting
 from risegrad.lab.report.experiment_tables import PERCENT
 from risegrad.lab.report.report_methods import Method
 from risegrad.lab.report.report_text import interval_text
-from risegrad.lab.report.row_points import points
 from risegrad.pages.page_tables import Column, Line, Table, TableCell, by_section
 from risegrad.pages.page_text import number, signed
 
@@ -19,18 +18,20 @@ VERDICTS = {
     "less": "forgets less",
     "more": "forgets more",
     "open": "not clearly different",
+    "one seed": "not judged: one seed",
     "no common range": "not compared: no learning in common",
     "learned nothing": "not compared: learned nothing",
 }
 SIGNS = {"less": "better", "more": "worse", "open": "open"}
+# The verdict comes first: on a phone the last columns are off the screen.
 COLUMNS = (
-    Column("at New", explanation="the new-task accuracy at which both were read, in percent"),
-    Column("Fgt", explanation="forgetting of the method there"),
-    Column("Fgt of reference", explanation="forgetting of the reference there"),
+    Column("In words", text=True),
     Column(
         "Difference", explanation="method minus reference, paired by seed; below 0: it forgets less"
     ),
-    Column("In words"),
+    Column("at New", explanation="the new-task accuracy at which both were read, in percent"),
+    Column("Fgt", explanation="forgetting of the method there"),
+    Column("Fgt of reference", explanation="forgetting of the reference there"),
 )
 
 
@@ -57,9 +58,7 @@ def frontiers(methods: Sequence[Method]) -> list[SectionFrontier]:
 
 
 def _frontier(section: str, methods: Sequence[Method]) -> SectionFrontier | None:
-    runs = [
-        point for m in methods for row in m.rows for point in points(m.name, row.label, row.runs)
-    ]
+    runs = [point for m in methods for row in m.rows for point in row.points(m.name)]
     known = {point.method for point in runs}
     marked = [m for m in methods if any(row.baseline for row in m.rows) and m.name in known]
     if not any(len(m.rows) > 1 for m in marked):
@@ -93,11 +92,11 @@ def equal_table(name: str, found: Sequence[SectionFrontier]) -> Table | None:
 
 def _line(found: EqualLearning) -> Line:
     cells = (
+        TableCell(VERDICTS[found.verdict]),
+        difference_cell(found.difference, SIGNS.get(found.verdict, "")),
         level_cell(found.level),
         level_cell(found.forgotten.mean if found.forgotten else None),
         level_cell(found.of_reference.mean if found.of_reference else None),
-        difference_cell(found.difference, SIGNS.get(found.verdict, "")),
-        TableCell(VERDICTS[found.verdict]),
     )
     return Line(found.method, cells)
 

@@ -25,7 +25,7 @@ COLUMNS = (
     Column("New of reference", SAME, explanation="new-task accuracy of the reference there"),
     Column("Difference in New", SAME, explanation="paired by seed; above 0: it learns more"),
     Column("Final average", BEST, explanation="highest mean over all tasks at the end"),
-    Column("Setting", BEST, explanation="the one that has it"),
+    Column("Setting", BEST, explanation="the one that has it", text=True),
     Column("Difference to reference", BEST, explanation="paired by seed; above 0: it ends higher"),
 )
 

@@ -70,9 +70,20 @@ def report_page(report: Report) -> Page:
         if alone or not chapters
         else f"{plural(len(chapters), 'experiment')}, {plural(runs, 'run')}",
         tuple(_warnings(report)),
-        GLOSSARY,
+        tuple(_glossary(report).items()),
         numbers(report),
     )
+
+
+def _glossary(report: Report) -> dict[str, str]:
+    """The words of the parts that are there. One that means something else in a saved result, such
+    as ±, is named with its kind."""
+    found = dict(GLOSSARY) if report.chapters or not report.saved else {}
+    for saved in report.saved:
+        for word, meaning in saved.glossary:
+            other = found.get(word, meaning) != meaning
+            found[f"{word} ({saved.kind})" if other else word] = meaning
+    return found
 
 
 def _title(chapter: Chapter) -> str:

@@ -14,10 +14,12 @@ from risegrad.common.intervals import Spread, spread
 from risegrad.common.run_inputs import essential, words
 from risegrad.common.settings import flat
 from risegrad.lab.experiments.selection import Choice, choices
+from risegrad.lab.frontier.frontier_curves import RunPoint
 from risegrad.lab.records.record import Record
 from risegrad.lab.report.paper_settings import departures
 from risegrad.lab.report.paper_tables import TABLES, PaperFigure, PaperPlace, find
-from risegrad.lab.report.row_points import learned_nothing
+from risegrad.lab.report.row_points import ALONE, learned_nothing, points
+from risegrad.lab.report.untrained_model import UntrainedModels
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +34,8 @@ class ResultRow:
     apart: tuple[str, ...] = ()
     """what is different from the paper's setting there"""
     baseline: bool = False
+    untrained: UntrainedModels = ALONE
+    """of all runs of the experiment, for those that did not score their own"""
 
     @property
     def figures(self) -> tuple[PaperFigure, ...]:
@@ -41,7 +45,11 @@ class ResultRow:
     @cached_property
     def idle(self) -> bool:
         """Whether it learned nothing: what it keeps then says nothing, and is never the best."""
-        return learned_nothing(self.runs)
+        return learned_nothing(self.runs, self.untrained)
+
+    def points(self, method: str) -> list[RunPoint]:
+        """Its runs between learning and forgetting, as a setting of ``method``."""
+        return list(points(method, self.label, self.runs, self.untrained))
 
     def by_seed(self, value: Callable[[Record], float | None]) -> dict[int, float]:
         """``value`` of each run that has one, by seed."""
@@ -104,6 +112,8 @@ def gather(
         rows = [
             row for label, runs in labelled.items() for row in _rows(name, label, runs, warnings)
         ]
+        untrained = UntrainedModels.among(named[name])
+        rows = [replace(row, untrained=untrained) for row in rows]
         rows = _marked(name, rows, baseline, warnings)
         warnings += _different_inputs(name, rows)
         experiments.append(ReportedExperiment(name, tuple(sorted(rows, key=_order)), chosen))

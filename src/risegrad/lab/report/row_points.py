@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from statistics import fmean
 
 from risegrad.lab.frontier.frontier_curves import RunPoint, SweepSetting
 from risegrad.lab.records.record import Record
+from risegrad.lab.report.untrained_model import UntrainedModels, standard_error
+
+ALONE = UntrainedModels()
+"""For runs that borrow from no other."""
 
 
-def points(method: str, label: str, runs: Sequence[Record]) -> Iterator[RunPoint]:
+def points(
+    method: str, label: str, runs: Sequence[Record], untrained: UntrainedModels = ALONE
+) -> Iterator[RunPoint]:
     """One point for every run of a row that has both measures."""
-    found = (run_point(method, label, run) for run in runs)
+    found = (run_point(method, label, run, untrained) for run in runs)
     return (point for point in found if point)
 
 
-def run_point(method: str, setting: str, run: Record) -> RunPoint | None:
+def run_point(
+    method: str, setting: str, run: Record, untrained: UntrainedModels = ALONE
+) -> RunPoint | None:
     """A run as a point; None where one of the two was not measured."""
     measures = run.result.metrics
     learned, forgotten = measures.get("plasticity"), measures.get("forgetting")
@@ -23,33 +30,23 @@ def run_point(method: str, setting: str, run: Record) -> RunPoint | None:
         return None
     final = measures.get("final_average")
     end = measures.get("avg") if final is None else final
-    return RunPoint(method, setting, run.seed, learned, forgotten, end or 0.0, start(run))
+    return measured_point(method, setting, run, (learned, forgotten, end or 0.0), untrained)
 
 
-def learned_nothing(runs: Sequence[Record]) -> bool:
+def measured_point(
+    method: str,
+    setting: str,
+    run: Record,
+    measures: tuple[float, float, float],
+    untrained: UntrainedModels = ALONE,
+) -> RunPoint:
+    """What was learned, forgotten and known at the end, beside where the run started from."""
+    start = untrained.start(run)
+    noise = standard_error(run, measures[0], start)
+    return RunPoint(method, setting, run.seed, *measures, start, noise)
+
+
+def learned_nothing(runs: Sequence[Record], untrained: UntrainedModels = ALONE) -> bool:
     """Whether these learned no more than a model that was not trained, as far as is known."""
-    found = {point.seed: point for point in points("", "", runs)}
+    found = {point.seed: point for point in points("", "", runs, untrained)}
     return bool(found) and not SweepSetting("", "", found).learned_something
-
-
-def start(run: Record) -> float | None:
-    """New of an untrained model: as scored before the stream, else by chance; None if unknown."""
-    before = run.result.before.get(run.result.main_score) or ()
-    learned = [
-        value for value, task in zip(before, run.result.tasks, strict=False) if not task.known
-    ]
-    if learned and all(value is not None for value in learned):
-        return fmean(value for value in learned if value is not None)
-    return _chance(run)
-
-
-def _chance(run: Record) -> float | None:
-    """Guessing among the classes seen so far, averaged over tasks."""
-    seen: set[str] = set()
-    shares: list[float] = []
-    for task in run.result.tasks:
-        seen |= set(task.classes)
-        if not task.classes:
-            return None
-        shares += [] if task.known else [100 / len(seen)]
-    return fmean(shares) if shares else None

@@ -28,6 +28,8 @@ class SavedKind:
     """``module:class`` with a ``from_dict``"""
     parts: str
     """``module:function`` from what was read to the parts of a page"""
+    glossary: str = ""
+    """``module:name`` of the abbreviations of those parts"""
 
 
 KINDS = [
@@ -36,18 +38,21 @@ KINDS = [
         frozenset({"blocks", "totals", "verdicts"}),
         "risegrad.foresight.diagnosis_report:Diagnosis",
         "risegrad.foresight.diagnosis_page:diagnosis_parts",
+        "risegrad.foresight.diagnosis_page:GLOSSARY",
     ),
     SavedKind(
         "Local validation",
         frozenset({"checkpoints", "agreement"}),
         "risegrad.foresight.local_validation:LocalResult",
         "risegrad.foresight.local_report:local_parts",
+        "risegrad.foresight.local_report:GLOSSARY",
     ),
     SavedKind(
         "Foresight",
         frozenset({"sessions", "horizons"}),
         "risegrad.foresight.foresight_result:ForesightResult",
         "risegrad.foresight.foresight_report:foresight_parts",
+        "risegrad.foresight.foresight_report:GLOSSARY",
     ),
 ]
 """Another kind needs an entry here and nothing else."""
@@ -60,11 +65,16 @@ class SavedResult:
     kind: str
     path: Path
     parts: tuple[Part, ...]
+    subject: str = ""
+    """what was looked at, where the file says so"""
+    glossary: tuple[tuple[str, str], ...] = ()
 
     @property
     def title(self) -> str:
-        """The kind, and the file's name."""
-        return f"{self.kind} {self.path.stem}"
+        """The kind, the file's name unless that is the kind again, and the subject."""
+        same = self.path.stem.lower() == self.kind.lower()
+        named = self.kind if same else f"{self.kind} {self.path.stem}"
+        return ": ".join(filter(None, [named, self.subject]))
 
     @property
     def finding(self) -> str:
@@ -106,8 +116,13 @@ def _saved(path: Path) -> SavedResult | None:
     kind = _kind(content.keys()) if isinstance(content, Mapping) else None
     if kind is None:
         return None
+    found = _named(kind.reader).from_dict(content)
     return SavedResult(
-        kind.name, path, tuple(_named(kind.parts)(_named(kind.reader).from_dict(content)))
+        kind.name,
+        path,
+        tuple(_named(kind.parts)(found)),
+        getattr(found, "subject", None) or "",
+        _named(kind.glossary) if kind.glossary else (),
     )
 
 

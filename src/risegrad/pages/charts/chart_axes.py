@@ -108,6 +108,14 @@ def by_method(names: Sequence[str], palette: Palette) -> tuple[alt.Color, alt.Sh
     return alt.Color("method:N", scale=colours), alt.Shape("method:N", scale=shapes)
 
 
+def dashes(names: Sequence[str], palette: Palette) -> alt.StrokeDash:
+    """Of the lines of the field ``method``: what tells them apart where colours begin anew."""
+    found = alt.Scale(
+        domain=[visible(name) for name in names], range=[list(palette[name].dash) for name in names]
+    )
+    return alt.StrokeDash("method:N", scale=found)
+
+
 def picking() -> alt.Parameter:
     """A click on a name in the legend leaves that method and makes the others pale."""
     return alt.selection_point(name="picked", fields=["method"], bind="legend")

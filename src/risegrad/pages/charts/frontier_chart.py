@@ -18,6 +18,7 @@ from risegrad.pages.charts.chart_axes import (
     AnyChart,
     across,
     by_method,
+    dashes,
     domain,
     emphasis,
     ends,
@@ -27,7 +28,8 @@ from risegrad.pages.charts.chart_axes import (
     upward,
     with_data,
 )
-from risegrad.pages.charts.chart_labels import NARROW, label_layer, label_row, places
+from risegrad.pages.charts.chart_labels import label_layer, label_row, leader_layer
+from risegrad.pages.charts.label_places import NARROW, places
 from risegrad.pages.palette import Palette
 
 LEARNED = "Learned: new-task accuracy (%), higher is better →"
@@ -51,6 +53,10 @@ class FrontierPoint:
     forgotten_sd: float | None = None
     idle: bool = False
     """whether the model learned nothing: shown pale, because what it keeps says nothing"""
+    line: str = ""
+    """which of its method's lines it is on, where there are several"""
+    baseline: bool = False
+    """whether others are compared with it: then its name comes first"""
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,8 @@ def frontier(
     y_ends = domain(_from_zero(list(_reach(points, "forgotten"))), least, 100)
     x = alt.X("x:Q", scale=linear(x_ends), axis=across(LEARNED))
     y = alt.Y("y:Q", scale=linear(y_ends), axis=upward(FORGOTTEN))
-    colour, shape = by_method(list(dict.fromkeys(p.method for p in points)), palette)
+    names = list(dict.fromkeys(p.method for p in points))
+    colour, shape = by_method(names, palette)
     base = alt.Chart(ROWS)
     marks = base.mark_point(filled=True, size=POINT).encode(
         x, y, colour, shape, emphasis(None, 0.12), **tip()
@@ -83,11 +90,13 @@ def frontier(
     chart = alt.layer(
         *([_band_layer(x, y_ends, colour)] if bands else []),
         base.mark_line(strokeWidth=2, aria=False).encode(
-            x, y, colour, emphasis(0.75, 0.08), alt.Order("order:Q")),
+            x, y, colour, dashes(names, palette), emphasis(0.75, 0.08), alt.Order("order:Q"),
+            alt.Detail("line:N")),
         bars.encode(alt.X("left:Q", scale=linear(x_ends)), y, colour,
                     emphasis(0.45, 0.05), alt.X2("right:Q")),
         bars.encode(x, alt.Y("low:Q", scale=linear(y_ends)), colour,
                     emphasis(0.45, 0.05), alt.Y2("high:Q")),
+        leader_layer(x, y),
         marks.add_params(picking()),
         label_layer(x, y),
     ).properties(width=WIDTH, height=HEIGHT)  # fmt: skip
@@ -131,7 +140,7 @@ def _rows(
         yield {
             "method": p.method, "x": p.learned, "y": p.forgotten, "left": left, "right": right,
             "low": low, "high": high, "order": order, "tip": p.tip,
-            "clear": 0.4 if p.idle else 1.0,
+            "line": p.line, "clear": 0.4 if p.idle else 1.0,
         }  # fmt: skip
 
 
@@ -146,6 +155,12 @@ def _named_at(
     return next((p for p in along if places([(p.method, *at(p))], others)[0]), curve[-1])
 
 
+def _first(curve: Sequence[FrontierPoint]) -> tuple[bool, float]:
+    """Whose name is placed first where room is short: what others are compared with, then those
+    that did best. They are what people look for."""
+    return not any(p.baseline for p in curve), curve[-1].forgotten - curve[-1].learned
+
+
 def _labels(
     points: Sequence[FrontierPoint], x_ends: Sequence[float], y_ends: Sequence[float]
 ) -> Iterator[dict[str, Any]]:
@@ -156,9 +171,7 @@ def _labels(
 
     curves = [list(curve) for _, curve in groupby(points, key=lambda p: p.method)]
     alone = len(curves) == 1
-    # Where room is short, those that did best are named: they are what people look for.
-    best = sorted(curves, key=lambda curve: curve[-1].forgotten - curve[-1].learned)
-    ended = [] if alone else [_named_at(curve, curves, at) for curve in best]
+    ended = [] if alone else [_named_at(c, curves, at) for c in sorted(curves, key=_first)]
     first = [(p, p.method) for p in ended]
     named = set(map(id, ended))
     rest = [(p, p.setting) for curve in curves for p in curve if id(p) not in named]
@@ -168,13 +181,18 @@ def _labels(
     # On a phone there is room for the names of methods at most.
     phone = (first, [p for p, _ in rest], NARROW)
     for names, others, width in ((wanted, left, WIDTH), phone):
-        found = places([(name, *at(p)) for p, name in names], [at(p) for p in others], width)
+        given = [(name, *at(p)) for p, name in names]
+        found = places(given, [at(p) for p in others], width, len(first))
         for (p, name), side in zip(names, found, strict=True):
             if side and name:
-                row = label_row(
-                    name, p.learned, p.forgotten, side, 600 if name == p.method else 400
-                )
+                lead = side.lead and (_value(side.lead[0], x_ends), _value(side.lead[1], y_ends))
+                weight = 600 if name == p.method else 400
+                row = label_row(name, (p.learned, p.forgotten), side, weight, lead)
                 yield row | {"narrow": width == NARROW}
+
+
+def _value(part: float, within: Sequence[float]) -> float:
+    return within[0] + part * (within[1] - within[0])
 
 
 def _part(value: float, within: Sequence[float]) -> float:

@@ -16,6 +16,7 @@ from risegrad.pages.charts.chart_axes import (
     AnyChart,
     across,
     by_method,
+    dashes,
     domain,
     emphasis,
     ends,
@@ -56,14 +57,16 @@ def stream(points: Sequence[StreamPoint], palette: Palette, title: str) -> AnyCh
                      "low": low, "high": high, "tip": p.tip})  # fmt: skip
     x = alt.X("session:Q", scale=linear([1, max(last, 2)]), axis=_sessions(last))
     y = alt.Y("mean:Q", scale=linear(within), axis=upward(title))
-    colour, shape = by_method(list(dict.fromkeys(p.method for p in points)), palette)
+    names = list(dict.fromkeys(p.method for p in points))
+    colour, shape = by_method(names, palette)
     base = alt.Chart(ROWS).encode(x, colour, alt.Detail("row:N"))
     few = len({p.row for p in points}) <= FEW
     band = base.mark_area(aria=False).encode(
         alt.Y("low:Q", scale=linear(within), axis=upward(title)), alt.Y2("high:Q"),
         emphasis(0.12, 0.0),
     )  # fmt: skip
-    lines = base.mark_line(strokeWidth=2, aria=False).encode(y, emphasis(0.9, 0.08))
+    lines = base.mark_line(strokeWidth=2, aria=False)
+    lines = lines.encode(y, dashes(names, palette), emphasis(0.9, 0.08))
     marks = base.mark_point(filled=True, size=POINT).encode(y, shape, emphasis(0.9, 0.08), **tip())
     layers = [band, lines] if few else [lines]
     chart = alt.layer(*layers, marks.add_params(picking()))

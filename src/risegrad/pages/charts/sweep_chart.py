@@ -53,7 +53,7 @@ def sweep(points: Sequence[SweepPoint], palette: Palette, setting: str, title: s
     names = list(dict.fromkeys(p.method for p in points))
     base = alt.Chart(ROWS).encode(x, _colour(names, palette))
     dash = alt.StrokeDash("method:N", scale=_scale(names, [
-        [1, 0] if name in palette else [5, 4] for name in names]))  # fmt: skip
+        list(palette[name].dash) if name in palette else [5, 4] for name in names]))  # fmt: skip
     shape = alt.Shape("method:N", scale=_scale(names, [
         palette[name].shape if name in palette else "circle" for name in names]))  # fmt: skip
     chart = alt.layer(

@@ -79,6 +79,7 @@ function embed(element, spec, config, tooltip) {
 function charted(figure) {
   const plot = figure.querySelector(".plot");
   const tip = figure.querySelector(".tip");
+  const label = plot.getAttribute("aria-label");
   const spec = charts[plot.id];
   const longest = Math.max(8, ...names(spec).map((name) => Math.min(name.length, 38)));
   let shown = null, active = null, at = 0;
@@ -104,6 +105,7 @@ function charted(figure) {
     };
     const before = shown;
     shown = await embed(plot, fitted(spec, width, scale), config, pointed);
+    plot.setAttribute("aria-label", label);  // the drawing put its own, shorter one there
     active = null;
     before?.finalize();
   }

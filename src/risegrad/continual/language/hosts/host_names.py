@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 SUMMARIES: dict[str, str] = {
-    "seq-lora": "text: one LoRA, trained on one task after another",
+    "seq-lora": "text: one LoRA, or all weights, trained on one task after another",
     "inc-lora": "text: a new LoRA per task beside the frozen earlier ones",
     "o-lora": "text: as inc-lora, the new A kept orthogonal to the earlier ones",
-    "label-encoder": "text: one LoRA on an encoder; answers by nearness to the labels' names",
+    "label-encoder": "text: an encoder, LoRA or all weights; answers by nearness to labels' names",
 }

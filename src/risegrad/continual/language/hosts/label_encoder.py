@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
@@ -34,7 +36,8 @@ class LabelEncoderSettings(LanguageHostSettings):
 
 
 class LabelEncoder(SeqLora):
-    """One LoRA for all tasks and no trained head: labels stay where the pretrained model has them.
+    """One LoRA, or all weights, for all tasks and no trained head: labels stay where the pretrained
+    model has them.
 
     The score of a label is ``scale * cos(text, label)``, both means over tokens. The loss is over
     the session's own labels; so is the main score, for each task over its own. The side score is
@@ -60,7 +63,7 @@ class LabelEncoder(SeqLora):
         self.seen = 0
         """How many tasks were learned."""
         self.places = _places(kit)
-        # Before anything is learned: LoRA does nothing yet.
+        # Before anything is learned: the model is the pretrained one.
         self.labels = self._embedded(tokenized(kit.model.tokenizer, _names(kit), kit.limit))
 
     def begin(self, task: int) -> Session:
@@ -95,6 +98,13 @@ class LabelEncoder(SeqLora):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.seen = state["seen"]
+
+    def keep(self, folder: Path) -> None:
+        """Also the labels, where the pretrained model that embedded them is gone."""
+        super().keep(folder)
+        if not self.kit.model.layers:
+            vectors = zip(self.kit.labels, self.labels.cpu(), strict=True)
+            save_file({name: v.clone() for name, v in vectors}, folder / "labels.safetensors")
 
     def _scores(self, batch: TextBatch, task: int) -> Tensor:
         """Of all labels up to this task, in the order in which they came."""

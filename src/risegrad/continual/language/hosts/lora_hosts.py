@@ -1,16 +1,15 @@
-"""SeqLoRA, IncLoRA and O-LoRA."""
+"""SeqLoRA, which can train all weights as well, IncLoRA and O-LoRA."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.nn import Parameter
 
 from risegrad.common.declared_fields import Checked, Limits
 from risegrad.common.seeds import generator_for
@@ -23,6 +22,7 @@ from risegrad.continual.language.peft_files import save_adapter
 from risegrad.continual.language.streams.text_stream_build import TextSplit
 from risegrad.continual.language.streams.text_tasks import PromptForm
 from risegrad.continual.language.text_batches import TextBatch
+from risegrad.continual.language.whole_network import save_network
 from risegrad.continual.session import ParameterGroup, Session
 from risegrad.continual.stream import Stream
 
@@ -39,7 +39,7 @@ class LanguageHostSettings(Checked):
 
 
 class LanguageHost(Host):
-    """A frozen model with LoRA. ``Settings`` are the host's own, a dataclass."""
+    """A model with LoRA, or all of whose weights train. ``Settings`` are the host's own."""
 
     summary: ClassVar[str]
     main_score = "exact_match"
@@ -47,7 +47,7 @@ class LanguageHost(Host):
     """The second score, whose average, last and forgetting stand beside the main one's."""
     masks_classes = False
     trains_head: ClassVar[bool] = True
-    """Whether an encoder gets a classifier that is trained with LoRA."""
+    """Whether an encoder gets a classifier that is trained beside it."""
     prompt: ClassVar[PromptForm] = "instruction"
     """What it reads of a task where the stream's settings leave that open."""
     Settings: ClassVar[type[LanguageHostSettings]] = LanguageHostSettings
@@ -83,13 +83,11 @@ class LanguageHost(Host):
         return hits(self.kit, task, split)
 
     def session(self, task: int, prefix: str = "") -> Session:
-        """The session in which the LoRA pairs, and the label head if there is one, learn."""
-        kit, layers = self.kit, self.kit.model.layers
+        """The session in which what the model trains, and the label head if there is one, learn."""
+        kit = self.kit
         rule, items = kit.named_rule(self.default_rule), kit.items(task)
-        parameters: dict[str, Parameter] = {}
-        for name, layer in layers.items():
-            parameters |= {f"{prefix}{name}.A": layer.A, f"{prefix}{name}.B": layer.B}
-        groups = [ParameterGroup("lora", parameters, kit.adapter, rule)]
+        parameters = {f"{prefix}{name}": p for name, p in kit.model.trained.items()}
+        groups = [ParameterGroup(kit.model.group, parameters, kit.adapter, rule)]
         module = kit.model.module
         if kit.classifier is not None:
             groups.append(
@@ -109,9 +107,14 @@ class LanguageHost(Host):
         )
 
     def keep(self, folder: Path) -> None:
-        """Also the adapter, as ``PeftModel.from_pretrained`` loads it, and an encoder's head."""
+        """Also the adapter as ``PeftModel.from_pretrained`` loads it, or the whole model as
+        ``from_pretrained`` does, and an encoder's head."""
         super().keep(folder)
-        save_adapter(self.kit.model, folder)
+        model = self.kit.model
+        if model.layers:
+            save_adapter(model, folder)
+        else:
+            save_network(model.net, model.tokenizer, folder)
         if self.kit.classifier is not None:
             save_file(saved_parameters(self.kit.classifier), folder / "head.safetensors")
 
@@ -131,31 +134,38 @@ class LanguageHost(Host):
 
 
 class SeqLora(LanguageHost):
-    """The plainest: what was learned last writes over what was learned first."""
+    """The plainest: what was learned last writes over what was learned first.
+
+    With ``model.trains = "all"`` there is no LoRA: the network's own weights go on from task to
+    task in the same way.
+    """
 
     name = "seq-lora"
     summary = SUMMARIES[name]
 
     def begin(self, task: int) -> Session:
-        session = self.session(task)
-        for name, layer in self.kit.model.layers.items():
-            session.linears[f"lora.{name}.A"] = layer.down
-            session.linears[f"lora.{name}.B"] = layer.up
-        return session
+        session, model = self.session(task), self.kit.model
+        linears = {f"{model.group}.{name}": layer for name, layer in model.linears.items()}
+        return replace(session, linears=linears)
 
     def state_dict(self) -> dict[str, Any]:
-        pairs = {
-            name: [layer.A.detach().cpu().clone(), layer.B.detach().cpu().clone()]
-            for name, layer in self.kit.model.layers.items()
-        }
+        model = self.kit.model
+        trained = {name: p.detach().cpu().clone() for name, p in model.trained.items()}
+        if not model.layers:
+            return {"network": trained} | self._head()
+        pairs = {name: [trained[f"{name}.A"], trained[f"{name}.B"]] for name in model.layers}
         return {"pairs": pairs} | self._head()
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, layer in self.kit.model.layers.items():
+        model = self.kit.model
+        for name, layer in model.layers.items():
             a, b = state["pairs"][name]
             layer.A.copy_(a)
             layer.B.copy_(b)
+        if not model.layers:
+            for name, weight in model.trained.items():
+                weight.copy_(state["network"][name])
         self._load_head(state)
 
 
