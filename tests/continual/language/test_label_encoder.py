@@ -99,16 +99,20 @@ def test_labels_are_embedded_by_the_pretrained_model_as_plain_words(plain):
     assert torch.equal(before, host.labels)
 
 
-def test_scores_are_those_of_a_slow_reference(plain):
-    host = host_of(plain(adapter={"lr": 0.05}))
+@pytest.mark.parametrize("main", ["accuracy", "stream_labels"])
+def test_scores_are_those_of_a_slow_reference(plain, main):
+    host = host_of(plain(adapter={"lr": 0.05}, host={"main": main}))
     kit = host.kit
     SessionTraining(host.begin(0), kit.loop, kit.devices, (), 0).epoch(0, silent)
     host.finish(0)
     found = host.score([0, 1])
     labels = torch.stack([slow_vector(host_of(plain()), x.replace("_", " ")) for x in kit.labels])
     seen = {0: [0, 1, 2], 1: [0, 1, 2, 3, 4]}  # learned, and the task's own
+    assert list(found) == [main, "all_labels" if main == "accuracy" else "accuracy"]
     for task, own in enumerate(([0, 1, 2], [3, 4, 0])):
-        for name, allowed in (("accuracy", own), ("all_labels", seen[task])):
+        choices = {"accuracy": own, "all_labels": seen[task], "stream_labels": [0, 1, 2, 3, 4]}
+        for name in found:
+            allowed = choices[name]
             hits = 0
             for text, answer in zip(
                 kit.stream[task].test.prompts, kit.stream[task].test.answers, strict=True

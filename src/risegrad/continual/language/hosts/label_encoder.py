@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors.torch import save_file
@@ -33,6 +33,9 @@ class LabelEncoderSettings(LanguageHostSettings):
 
     scale: Positive = 20.0
     """Multiplies the cosine of text and label: the scores whose softmax the loss looks at."""
+    main: Literal["accuracy", "stream_labels"] = "accuracy"
+    """Which score counts: ``accuracy`` over each task's own labels, or ``stream_labels``, over
+    those of all tasks from the start, so that nothing but the model changes (zero-shot ability)."""
 
 
 class LabelEncoder(SeqLora):
@@ -41,7 +44,8 @@ class LabelEncoder(SeqLora):
 
     The score of a label is ``scale * cos(text, label)``, both means over tokens. The loss is over
     the session's own labels; so is the main score, for each task over its own. The side score is
-    over all labels that were seen, and those of the task itself.
+    over all labels that were seen, and those of the task itself. With ``main = "stream_labels"``
+    the main score is over the labels of the whole stream, and ``accuracy`` stands beside it.
     """
 
     name = "label-encoder"
@@ -60,6 +64,8 @@ class LabelEncoder(SeqLora):
                 f"which is a {kit.model.kind} model"
             )
         super().__init__(kit, settings)
+        if settings.main != self.main_score:
+            self.main_score, self.side_score = settings.main, self.main_score
         self.seen = 0
         """How many tasks were learned."""
         self.places = _places(kit)
@@ -87,10 +93,18 @@ class LabelEncoder(SeqLora):
         with self.kit.devices.autocast():
             texts = self._embedded(data.prompts, mine)
         scores = texts @ self.labels.T
-        own, known = self.places[task], torch.arange(self._known(self.seen), device=device)
-        every = torch.cat([known, own[own >= len(known)]])
-        found = [(names[scores[:, names].argmax(1)] == right).sum() for names in (own, every)]
+        choices = [self._choices(score, task) for score in (self.main_score, self.side_score)]
+        found = [(names[scores[:, names].argmax(1)] == right).sum() for names in choices]
         return torch.stack([*found, torch.tensor(len(mine), device=device)])
+
+    def _choices(self, score: str, task: int) -> Tensor:
+        """Places of the labels that a text of the task may get in this score."""
+        own = self.places[task]
+        if score == "accuracy":
+            return own
+        seen = len(self.labels) if score == "stream_labels" else self._known(self.seen)
+        known = torch.arange(seen, device=own.device)
+        return torch.cat([known, own[own >= seen]])
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"seen": self.seen}

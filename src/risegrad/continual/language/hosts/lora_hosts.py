@@ -43,7 +43,7 @@ class LanguageHost(Host):
 
     summary: ClassVar[str]
     main_score = "exact_match"
-    side_score: ClassVar[str] = "constrained"
+    side_score = "constrained"
     """The second score, whose average, last and forgetting stand beside the main one's."""
     masks_classes = False
     trains_head: ClassVar[bool] = True
