@@ -22,7 +22,13 @@ from risegrad.foresight.foresight_agreement import AT_A_TIME, RESAMPLES, ranked
 from risegrad.foresight.foresight_settings import DiagnosisSettings, read_sections
 from risegrad.foresight.local_agreement import rank_correlation
 from risegrad.foresight.reached_point import ReachedPoint, comparable, steps_from
-from risegrad.foresight.row_steps import ExperimentRow, first_steps, walk
+from risegrad.foresight.row_steps import (
+    ExperimentRow,
+    first_steps,
+    row_forecasts,
+    steps_of_rows,
+    walk,
+)
 from risegrad.foresight.session_diagnosis import diagnose_session, problem_at
 from risegrad.foresight.session_problem import earlier_examples, remembered_examples
 
@@ -282,6 +288,27 @@ def test_a_diagnosis_of_rows(plain, point):
     assert "Adam" in str(found)
 
 
+def test_the_change_of_rows_is_that_of_their_steps_at_equal_progress(plain, point):
+    """Against a slow reference: each draw's gradient and curvature by hand, draw by draw."""
+    row = ExperimentRow("RISE", settings(rule={"name": "rise"}, head=SGD, adapter=SGD))
+    space = problem_at(point, [row], HOW).space
+    steps = steps_of_rows(point, space, [row, ExperimentRow("FO", plain)], HOW.draws, HOW.seed)
+    problem = problem_at(point, [row], HOW)
+    operator = problem.operator("ggn", 2)
+    g, h = problem.gradient.double(), problem.past_gradient.double()
+    plain_row, rise = row_forecasts(operator, problem.gradient, problem.past_gradient, steps)
+    wanted = -(g @ steps["FO"].double()).mean()
+    for found, moves in ((plain_row, steps["FO"]), (rise, steps["RISE"])):
+        factor = wanted / -(g @ moves.double()).mean()
+        at_progress = factor * moves.double()
+        linear = (h @ at_progress).mean()
+        damage = sum(x @ (operator @ x.float()[:, None])[:, 0].double() for x in at_progress.T) / 2
+        assert found.linear == pytest.approx(linear.item(), rel=1e-6)
+        change = (linear + damage / HOW.draws).item()
+        assert found.change.value == pytest.approx(change, rel=1e-4)
+        assert found.change.error > 0
+
+
 def test_what_can_share_a_point(plain):
     assert comparable(plain, settings(rule={"name": "rise"}))
     assert not comparable(plain, settings(host={"name": "learnable-classifier"}))
@@ -438,6 +465,17 @@ def test_the_commands(file, tmp_path, capsys):
     assert main(["foresight", file, *out, "--quiet"]) == 0
     again = json.loads((tmp_path / "out" / "tiny" / "foresight" / "foresight.json").read_text())
     assert again["sessions"] == content["sessions"]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_single_blocks_are_those_of_the_row_or_whole_tensors(file, tmp_path, whole):
+    path = tmp_path / "chunks.toml"
+    path.write_text(TOML.replace('name = "rise"', 'name = "rise", chunk = 5'))
+    words = ["--only", "RISE", "--set", f"validation.whole_tensors={str(whole).lower()}"]
+    assert main(["foresight", str(path), *words, "--out", str(tmp_path), "--quiet"]) == 0
+    content = json.loads((tmp_path / "tiny" / "foresight" / "foresight.json").read_text())
+    sizes = {block["d"] for block in content["blocks"]}
+    assert (max(sizes) <= 5) is not whole
 
 
 @pytest.mark.parametrize("command", ["diagnose", "local", "foresight"])

@@ -69,6 +69,9 @@ class ValidationSettings(Checked):
     """for ``rise foresight``: steps ahead at which true and predicted change are compared"""
     blocks: PositiveInt = 12
     """for ``rise foresight``: blocks that are shaped alone, spread over all of them"""
+    whole_tensors: bool = False
+    """for ``rise foresight``: shape whole tensors alone, in place of the blocks of the first row
+    that shapes: of thousands of small blocks a single one changes too little to be measured"""
     block_draws: PositiveInt = 8
     """repetitions of each"""
 

@@ -86,23 +86,32 @@ def steps_of_rows(
     return {row.label: first_steps(point, space, row, draws, seed) for row in ordered}
 
 
-def row_forecasts(operator: Operator, g: Tensor, steps: Steps) -> tuple[RuleForecast, ...]:
-    """What the rows' first steps would do, one product each."""
+def row_forecasts(
+    operator: Operator, g: Tensor, h: Tensor, steps: Steps
+) -> tuple[RuleForecast, ...]:
+    """What the rows' first steps would do, one product each; ``h`` is the historical gradient."""
     found: list[RuleForecast] = []
     reference: Bends | None = None
     for label, moves in steps.items():
-        bends = Bends.of(operator.bends(moves), -(g.double() @ moves.double()))
+        moved = moves.double()
+        bends = Bends.of(operator.bends(moves), -(g.double() @ moved))
         reference = reference or bends
-        found.append(_forecast(label, bends, reference))
+        found.append(_forecast(label, bends, reference, (h.double() @ moved).cpu()))
     return tuple(found)
 
 
-def _forecast(label: str, bends: Bends, reference: Bends) -> RuleForecast:
+def _forecast(label: str, bends: Bends, reference: Bends, pulls: Tensor) -> RuleForecast:
+    """``pulls``: of each draw, the first-order change of the historical loss."""
     rule = priced(bends, reference)
-    damages = bends.bends.sum(0) / 2
-    error = damages.std().item() / len(damages) ** 0.5 if len(damages) > 1 else 0.0
     progress = (bends.gains.mean() / reference.gains.mean()).item()
-    damage = Estimate(damages.mean().item(), error, bends.draws)
-    return RuleForecast(
-        label, rule.share, rule.gain, rule.efficiency, damage, progress, products=bends.draws
-    )
+    found = RuleForecast(
+        label, rule.share, rule.gain, rule.efficiency, _mean(bends.bends.sum(0) / 2), progress,
+        products=bends.draws,
+    )  # fmt: skip
+    plain = reference.bends.sum(0).mean().item() / 2
+    return found.changing(_mean(pulls / progress), plain)
+
+
+def _mean(draws: Tensor) -> Estimate:
+    error = draws.std().item() / len(draws) ** 0.5 if len(draws) > 1 else 0.0
+    return Estimate(draws.mean().item(), error, len(draws))

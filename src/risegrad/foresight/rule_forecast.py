@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 from risegrad.curvature.estimates.estimated import Estimate
 
@@ -34,11 +35,17 @@ class RuleForecast:
 
     linear: float | None = None
     """first-order change of the historical loss, ``-eta h'x``, at the plain step's progress; None
-    in older files, and of an experiment's rows"""
+    in older files"""
     change: Estimate | None = None
     """with the damage at that progress: the whole change of the historical loss"""
     damping: float | None = None
     """of informed steps; None in older files"""
+
+    def changing(self, linear: Estimate, plain: float) -> RuleForecast:
+        """With the change of the loss at equal progress, where the plain step's damage is known."""
+        error = math.hypot(linear.error, self.share.error * plain)
+        change = Estimate(linear.value + self.share.value * plain, error, self.share.products)
+        return replace(self, linear=linear.value, change=change)
 
     @property
     def rate(self) -> float:

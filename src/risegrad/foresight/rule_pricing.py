@@ -7,7 +7,7 @@ traces that are measured anyway; how it is divided among the batches, one more p
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -81,11 +81,8 @@ class Pricing:
 
     def _changed(self, rule: RuleForecast, pull: float) -> RuleForecast:
         """With the change of the loss; it takes no product."""
-        linear = -self.eta * self.progress * pull
-        plain = self.eta**2 / 2 * self.plain.bends.sum().item()
-        share = rule.share
-        change = Estimate(linear + share.value * plain, share.error * abs(plain), share.products)
-        return replace(rule, linear=linear, change=change)
+        linear = Estimate(-self.eta * self.progress * pull)
+        return rule.changing(linear, self.eta**2 / 2 * self.plain.bends.sum().item())
 
     def noisy(
         self, name: str, mean: Bends, pull: float, noise: Estimate, by_batch: Tensor

@@ -67,7 +67,7 @@ def diagnose_session(
         plain=session_step(problem, operator),
     )  # fmt: skip
     losses = problem.kept.value(), problem.new.value()
-    as_run = row_forecasts(plain, problem.gradient, steps)
+    as_run = row_forecasts(plain, problem.gradient, problem.past_gradient, steps)
     return replace(
         found, curvature=measurement.curvature, historical_loss=losses[0], incoming_loss=losses[1],
         rows=as_run, subject=subject, products=found.products + sum(r.products for r in as_run),

@@ -13,6 +13,7 @@ from typing import Any
 from risegrad.common.atomic_files import write_json
 from risegrad.common.settings import as_plain, digest, read
 from risegrad.continual.runs import read_config
+from risegrad.core.shapers import Rise
 from risegrad.curvature.estimates.product_budget import ProductBudget
 from risegrad.foresight.block_benefits import block_benefits
 from risegrad.foresight.followed_run import FollowedSession, follow, start
@@ -26,6 +27,7 @@ from risegrad.foresight.foresight_settings import (
 from risegrad.foresight.reached_point import ReachedPoint, comparable
 from risegrad.foresight.row_steps import ExperimentRow
 from risegrad.foresight.session_diagnosis import problem_at
+from risegrad.foresight.session_problem import SessionProblem
 from risegrad.lab.commands.lab_arguments import overrides
 from risegrad.lab.experiments.experiment_file import Experiment, load_experiment
 from risegrad.lab.experiments.run_cells import SHORT, RunCell, choose, expand
@@ -94,7 +96,7 @@ class Study:
         return part.sessions
 
     def _blocks(self) -> tuple[BlockBenefit, ...]:
-        """At the second session of the first run, with the blocks of the first row that shapes."""
+        """At the second session of the first run."""
         file = self._part("blocks")
         if file.exists():
             return read(BlockPart, json.loads(file.read_text(encoding="utf-8"))).blocks
@@ -103,7 +105,10 @@ class Study:
         rows = [ExperimentRow(c.row.label, read_config(c.settings)) for c in self.cells]
         rows = [row for row in rows if comparable(row.settings, settings)]
         point = ReachedPoint.reach(settings, 2, None, self.folder / PARTS / cell.id[:SHORT])
-        problem = problem_at(point, rows, self.diagnosis)
+        if self.validation.whole_tensors:
+            problem = SessionProblem.of(point, Rise(q=settings.rule.q), self.diagnosis)
+        else:
+            problem = problem_at(point, rows, self.diagnosis)
         part = BlockPart(tuple(block_benefits(problem, self.diagnosis, self.validation)))
         write_json(file, asdict(part))
         return part.blocks
