@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from datasets import Dataset
 from peft import LoraConfig, get_peft_model
+from tokenizers import Tokenizer, models
 
 from risegrad import Rise
 from risegrad.curvature import ProductBudget
@@ -63,6 +65,56 @@ def test_a_trainer_is_its_model_and_its_batches(tmp_path: Path, lora: bool) -> N
     expected = diagnose(made.model, batches(kept), batches(new), rise=rise, measurement=adam)
     assert found.to_dict() == expected.to_dict()
     assert any("lora" in block.name for block in found.blocks) == lora
+
+
+def supervised(folder: Path, **arguments: Any) -> Any:
+    """TRL's trainer of a small causal model with LoRA."""
+    trl = pytest.importorskip("trl")
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        sizes = SIZES | {"intermediate_size": 16}
+        made: Any = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
+    words = {"<pad>": 0, "<eos>": 1} | {f"w{n}": n for n in range(2, 20)}
+    plain = Tokenizer(models.WordLevel(words, unk_token="<pad>"))
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=plain, pad_token="<pad>", eos_token="<eos>", unk_token="<pad>"
+    )
+    args = trl.SFTConfig(
+        str(folder), per_device_train_batch_size=4, per_device_eval_batch_size=4, use_cpu=True,
+        report_to=[], bf16=False, **arguments,
+    )  # fmt: skip
+    lora = LoraConfig(r=2, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+    return trl.SFTTrainer(
+        made, args, train_dataset=rows_of(1), eval_dataset=rows_of(2), peft_config=lora,
+        processing_class=tokenizer,
+    )  # fmt: skip
+
+
+def rows_of(seed: int) -> Any:
+    words = torch.randint(2, 20, (8, 6), generator=torch.Generator().manual_seed(seed))
+    return Dataset.from_dict({"input_ids": words.tolist()})
+
+
+def test_trls_trainer_is_its_model_and_its_batches(tmp_path: Path) -> None:
+    made = supervised(tmp_path)
+    for parameter in made.model.parameters():  # LoRA's B too, so that A has a gradient
+        if parameter.requires_grad:
+            torch.nn.init.normal_(parameter, std=0.1, generator=torch.Generator().manual_seed(1))
+    found = diagnose(made, None, measurement=HOW)
+    made.model.eval()
+    data = [torch.tensor(rows_of(seed)["input_ids"]) for seed in (2, 1)]
+    losses = [
+        made.model(input_ids=words, labels=words).loss.item() for words in data
+    ]  # all rows are of one length, so one batch has the mean over tokens
+    assert [found.historical_loss, found.incoming_loss] == pytest.approx(losses, rel=1e-5)
+    assert all("lora" in block.name for block in found.blocks)
+
+
+def test_trls_other_losses_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match="its model's own loss to be diagnosed, got loss_type='dft'"
+    ):
+        diagnose(supervised(tmp_path, loss_type="dft"), None, measurement=HOW)
 
 
 def test_its_own_data_sets_by_default(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from risegrad.foresight.diagnosis_options import BatchLoss, Measurement
 
 BATCHES = 8
 """Of a Trainer's data set, at most."""
+SFT = "trl.trainer.sft_trainer"
+"""The module of TRL's SFTTrainer."""
 PIECES = 4
 """Batches that one pair of tensors is cut into, where it has as many examples."""
 
@@ -135,7 +137,18 @@ def _own_loss(trainer: Any) -> str:
     owner = next((kind for kind in type(trainer).__mro__ if "compute_loss" in vars(kind)), None)
     if owner is None or owner.__module__.split(".")[0] == "transformers":
         return ""
+    if owner.__module__ == SFT and owner.__name__ == "SFTTrainer":
+        return _other_than_tokens(trainer)
     return f"{owner.__name__}.compute_loss"
+
+
+def _other_than_tokens(trainer: Any) -> str:
+    """TRL's ``compute_loss`` measures as it goes; its loss is the model's own, the mean over the
+    batch's tokens, unless it is told otherwise."""
+    kind = getattr(trainer.args, "loss_type", "nll")
+    if kind != "nll":
+        return f"loss_type={kind!r}"
+    return "the auxiliary loss of its experts" if getattr(trainer, "aux_loss_enabled", 0) else ""
 
 
 def _trainer_batches(loader: Any) -> list[Any]:

@@ -1,6 +1,7 @@
 """The lines to use a method: each program is run, and what it does is compared with the run."""
 
 import tomllib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -183,6 +184,21 @@ def test_the_lines_for_texts_train_lora_alone(text_grid, name):
     for n, parameter in before.named_parameters():
         assert torch.equal(kept[f"base_model.model.{n}"], parameter)
     assert any(p.count_nonzero() for n, p in after.items() if "lora_B" in n)
+
+
+def test_a_memory_beyond_the_usual_budget_is_asked_for_as_the_run_had_it(text_grid):
+    """A run that keeps all eigenpairs goes by no budget; ``remember`` does, unless told."""
+    run = next(run for run in text_grid.records() if run.row.method == "informed")
+    large = replace(run, result=replace(run.result, memory_bytes=(5, 300 * 2**20 + 1)))
+    assert "budget" not in "".join(code_of(run, text_grid.targets()).lines)
+    assert ", budget=301 * 2**20)" in "".join(code_of(large, text_grid.targets()).lines)
+
+
+def test_a_head_that_was_trained_beside_an_encoder_is_named(text_grid):
+    run = next(iter(text_grid.records()))
+    both = replace(run, result=replace(run.result, trainable={"lora": 9, "head": 3}))
+    for one, named in ((run, False), (both, True)):
+        assert ("modules_to_save" in " ".join(code_of(one, ("q",)).lines)) is named
 
 
 def test_the_winner_is_a_block_of_code_in_a_notebook(own):

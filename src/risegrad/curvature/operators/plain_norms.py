@@ -107,7 +107,14 @@ def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     return scaled if bias is None else scaled + bias
 
 
+def unflagged(input: Tensor, requires_grad: bool = True) -> Tensor:
+    """Nothing: gradient checkpointing of a peft model has what its embeddings give flagged, which
+    no transform of functorch allows and no derivative by the parameters needs."""
+    return input
+
+
 REPLACED: dict[Any, Callable[..., Tensor]] = {
+    Tensor.requires_grad_: unflagged,
     functional.layer_norm: layer_norm,
     functional.group_norm: group_norm,
     functional.rms_norm: rms_norm,
@@ -117,7 +124,8 @@ REPLACED: dict[Any, Callable[..., Tensor]] = {
 
 
 class PlainNorms(TorchFunctionMode):
-    """While active, every call of a fused normalization runs its plain form."""
+    """While active, every call of a fused normalization runs its plain form, and nothing that a
+    model computes on its way is flagged to require gradients."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

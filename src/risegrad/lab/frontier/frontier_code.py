@@ -12,6 +12,7 @@ from typing import Any
 
 from risegrad.common.settings import flat
 from risegrad.continual.update_rules import INFORMED, SHAPERS
+from risegrad.curvature.memory.memory_size import BYTES
 from risegrad.lab.records.record import Record
 from risegrad.pages.page_blocks import CodeBlock
 
@@ -39,7 +40,7 @@ def _program(run: Record, targets: Sequence[str], share: str) -> Iterator[str]:
     keep = [task.train for task in run.result.tasks if task.known]
     new = [task.train for task in run.result.tasks if not task.known]
     yield from _imports(config, targets)
-    yield from _given(config, len(keep) if informed else 0, len(new))
+    yield from _given(run, len(keep) if informed else 0, len(new))
     if targets:
         yield from _lora(config["model"], targets)
     if config["domain"] == "vision":
@@ -47,13 +48,13 @@ def _program(run: Record, targets: Sequence[str], share: str) -> Iterator[str]:
     if share:
         yield "start = {name: p.detach().clone() for name, p in model.named_parameters()}"
     if informed:
-        yield from _memories(config, keep)
+        yield from _memories(run, keep)
     once = (*_optimizer(config), *_training(config))
     if len(new) == 1:
         yield from once
     else:
         yield "for new_batches in new_sets:"
-        later = f"memory = memory + {_remember(config, 'new_batches', min(new))}"
+        later = f"memory = memory + {_remember(run, 'new_batches', min(new))}"
         yield from (indent(line, STEP) for line in (*once, *([later] if informed else [])))
     if share:
         yield "with torch.no_grad():  # go back a part of the way"
@@ -78,8 +79,9 @@ LOSSES = {
 """What the hosts descend, in words."""
 
 
-def _given(config: Mapping[str, Any], keep: int, new: int) -> Iterator[str]:
+def _given(run: Record, keep: int, new: int) -> Iterator[str]:
     """What the lines take as there, as comments; ``keep`` and ``new`` are numbers of sets."""
+    config = run.config
     images, host = config["domain"] == "vision", config["host"]
     model = "network (images to features), head (features to scores)" if images else "model"
     sets = [(name, count) for name, count in (("keep", keep), ("new", new)) if count]
@@ -90,6 +92,8 @@ def _given(config: Mapping[str, Any], keep: int, new: int) -> Iterator[str]:
     text += "new order in every epoch."
     if host["name"] in LOSSES:
         text += f" The loss was {LOSSES[host['name']].format(**host)}."
+    if config["domain"] == "language" and "head" in run.result.trainable:
+        text += " A head on the encoder was trained beside it (with LoRA: modules_to_save)."
     if left := [*_left_out(config)]:
         text += f" The run also had {', '.join(left)}, which these lines leave out."
     yield from (f"# {line}" for line in wrap(text, 86))
@@ -109,23 +113,29 @@ def _lora(model: Mapping[str, Any], targets: Sequence[str]) -> Iterator[str]:
     yield "model = get_peft_model(model, lora)"
 
 
-def _memories(config: Mapping[str, Any], sizes: Sequence[int]) -> Iterator[str]:
+def _memories(run: Record, sizes: Sequence[int]) -> Iterator[str]:
     """Of every set that is kept; each was remembered by itself."""
     if len(sizes) == 1:
-        yield f"memory = {_remember(config, 'keep_batches', sizes[0])}"
+        yield f"memory = {_remember(run, 'keep_batches', sizes[0])}"
         return
     for number, size in enumerate(sizes):
         added = "memory + " if number else ""
-        yield f"memory = {added}{_remember(config, f'keep_sets[{number}]', size)}"
+        yield f"memory = {added}{_remember(run, f'keep_sets[{number}]', size)}"
 
 
-def _remember(config: Mapping[str, Any], batches: str, size: int) -> str:
-    wanted = config["memory"]
-    rank = f", rank={wanted['rank']}" if wanted["rank"] else ""
-    taken = min(wanted["examples"], size)
-    if config["domain"] == "own":  # a run counts batches there, and all that they hold is taken
-        return f"risegrad.remember(model, {batches}[:{taken}], examples=None{rank})"
-    return f"risegrad.remember(model, {batches}, examples={taken}{rank})"
+def _remember(run: Record, batches: str, size: int) -> str:
+    taken, kept = min(run.config["memory"]["examples"], size), _kept(run)
+    if run.config["domain"] == "own":  # a run counts batches there, and takes all that they hold
+        return f"risegrad.remember(model, {batches}[:{taken}], examples=None{kept})"
+    return f"risegrad.remember(model, {batches}, examples={taken}{kept})"
+
+
+def _kept(run: Record) -> str:
+    """As many eigenpairs as the run's memory had: its rank, or all beyond the usual budget."""
+    if rank := run.config["memory"]["rank"]:
+        return f", rank={rank}"
+    most = max(run.result.memory_bytes, default=0)
+    return f", budget={-(-most // 2**20)} * 2**20" if most > BYTES else ""
 
 
 def _optimizer(config: Mapping[str, Any]) -> Iterator[str]:
