@@ -59,6 +59,7 @@ def spread(values: list[float]) -> str:
     return f"{statistics.mean(values):.1f}{deviation}"
 
 
+RANK_GAIN = 0.9
 COLUMNS = {"Avg": "avg", "Last": "last", "Fgt": "forgetting", "New": "plasticity"}
 LABELS_ONLY = {"Avg (labels)": "constrained_avg", "Fgt (labels)": "constrained_forgetting"}
 """Where a language model may only choose among a task's labels."""
@@ -93,6 +94,24 @@ def experiment_table(name: str) -> str:
     return "\n".join(rows)
 
 
+def all_classes_table() -> str:
+    """CIFAR-100: the accuracy over all fifty classes at the end, by the head and by class means."""
+    rows = ["| | head | class means | seeds |", "|---|---:|---:|---:|"]
+    for name in ("cifar100-within", "cifar100-means"):
+        for label in row_labels(name):
+            found = [record for record in kept(name) if record.row.label == label]
+            if found:
+                by_head = "" if name == "cifar100-means" else _at_the_end(found, "accuracy")
+                means = _at_the_end(found, "class_means" if by_head else "accuracy")
+                rows.append(f"| {label} | {by_head} | {means} | {len(found)} |")
+    return "\n".join(rows)
+
+
+def _at_the_end(records: list[Record], score: str) -> str:
+    unions = [record.result.scores[score].union for record in records]
+    return spread([union[-1] for union in unions if union])
+
+
 def equal_learning_table(name: str) -> str:
     """The finding of a swept experiment in a sentence, and a line for each method at equal New."""
     (chapter,) = report_of(name).chapters
@@ -113,6 +132,18 @@ def _equal_line(found: EqualLearning) -> str:
     figures = f"{found.level:.1f} | {mine.mean:.1f} | {theirs.mean:.1f}"
     ends = "" if less.low is None else f" ({less.low:+.1f} to {less.high:+.1f})"
     return f"| {found.method} | {figures} | {less.mean:+.1f}{ends} | {words} |"
+
+
+def rank_text() -> str:
+    """How much of what full factors gain on banking77 is gained with sixteen eigenpairs of each."""
+    (chapter,) = report_of("banking77").chapters
+    found = {one.method: one for part in chapter.frontiers for one in part.found.comparisons}
+    full, few = found["informed"].difference, found["informed, rank 16"].difference
+    assert full is not None
+    assert few is not None
+    share = few.mean / full.mean
+    verdict = "met" if share >= RANK_GAIN else "missed"
+    return f"Rank 16 has {share:.2f} of the gain of full factors (target {RANK_GAIN}: {verdict})."
 
 
 def choice_text(name: str) -> str:
@@ -148,8 +179,9 @@ def _metric(record: Record, key: str) -> float:
 
 
 EXPERIMENTS = (
-    "turned-digits", "turned-digits-ablations", "turned-digits-ten", "banking77", "digits",
-    "table1-cpu", "table3-cpu", "language-short-cpu", "language-frontier-cpu", "language-ten-cpu",
+    "turned-digits", "turned-digits-ablations", "turned-digits-ten", "banking77",
+    "banking77-zero-shot", "cifar100-within", "cifar100-means", "digits", "table1-cpu",
+    "table3-cpu", "language-short-cpu", "language-frontier-cpu", "language-ten-cpu",
 )  # fmt: skip
 """An entry here gives an experiment with records its figure, `docs/figures/NAME-frontier.png`, and
 what may stand between marks on a page: its table (`NAME`), its finding and table at equal learning
@@ -161,6 +193,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "memory-scale": scale_table,
     "memory-of": memory_of_table,
     "dreams": dreams_table,
+    "banking77-rank": rank_text,
+    "cifar100-all-classes": all_classes_table,
     **{name: partial(experiment_table, name) for name in EXPERIMENTS},
     **{f"{name}-equal": partial(equal_learning_table, name) for name in EXPERIMENTS},
     **{f"{name}-choice": partial(choice_text, name) for name in EXPERIMENTS},

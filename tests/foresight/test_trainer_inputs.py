@@ -108,6 +108,13 @@ def test_trls_trainer_is_its_model_and_its_batches(tmp_path: Path) -> None:
     ]  # all rows are of one length, so one batch has the mean over tokens
     assert [found.historical_loss, found.incoming_loss] == pytest.approx(losses, rel=1e-5)
     assert all("lora" in block.name for block in found.blocks)
+    # Without the flags that gradient checkpointing needs, the same numbers.
+    made.model.disable_input_require_grads()
+    words = [[{"input_ids": w, "labels": w} for w in part.split(4)] for part in data]
+    rule = Measurement(**vars(HOW) | {"optimizer": "adam"})
+    bare = diagnose(made.model, *words, measurement=rule)
+    assert found.totals.fo.value == pytest.approx(bare.totals.fo.value, rel=1e-3)
+    assert found.totals.fo.value > 0
 
 
 def test_trls_other_losses_are_refused(tmp_path: Path) -> None:

@@ -107,14 +107,22 @@ def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     return scaled if bias is None else scaled + bias
 
 
-def unflagged(input: Tensor, requires_grad: bool = True) -> Tensor:
-    """Nothing: gradient checkpointing of a peft model has what its embeddings give flagged, which
-    no transform of functorch allows and no derivative by the parameters needs."""
-    return input
+def flagged(input: Tensor, requires_grad: bool = True) -> Tensor:
+    """``requires_grad_`` where it may be called, and nothing inside a transform of functorch.
+
+    Gradient checkpointing of a peft model has what its embeddings give flagged, which no transform
+    allows and no derivative by the parameters needs. functorch's own calls go through.
+    """
+    try:
+        return input.requires_grad_(requires_grad)
+    except RuntimeError as error:
+        if "functorch" not in str(error):
+            raise
+        return input
 
 
 REPLACED: dict[Any, Callable[..., Tensor]] = {
-    Tensor.requires_grad_: unflagged,
+    Tensor.requires_grad_: flagged,
     functional.layer_norm: layer_norm,
     functional.group_norm: group_norm,
     functional.rms_norm: rms_norm,
@@ -124,8 +132,8 @@ REPLACED: dict[Any, Callable[..., Tensor]] = {
 
 
 class PlainNorms(TorchFunctionMode):
-    """While active, every call of a fused normalization runs its plain form, and nothing that a
-    model computes on its way is flagged to require gradients."""
+    """While active, every call of a fused normalization runs its plain form, and a model
+    may flag what it computes on its way to require gradients."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
