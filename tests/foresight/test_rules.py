@@ -301,6 +301,8 @@ def test_tensors_are_cut_into_batches():
         (lambda: diagnose(network(), (torch.ones(3, 4), torch.ones(2)), batches()), ValueError,
          "inputs and target must have as many rows, got 3 and 2"),
         (lambda: Measurement(dampings=(0.3, 0.0)), ValueError, "damping must be"),
+        (lambda: diagnose_operator(DenseOperator(torch.zeros(D, D), space()), torch.ones(D)),
+         ValueError, "must have curvature along the plain step .*, got products that are zero"),
     ],
 )  # fmt: skip
 def test_bad_input(call, error, message):

@@ -49,6 +49,12 @@ class Pricing:
         self.on = "gradient" if plain is None else "update"
         self.progress = self.gain(self.step)
         self.plain = self.bends(self.step)
+        if not bool(self.plain.bends.any()):
+            raise ValueError(
+                "the historical loss must have curvature along the plain step to compare rules by "
+                "their damage, got products that are zero: its predictions may not depend on what "
+                "is trained, or be certain beyond what the numbers can tell"
+            )
 
     def gain(self, x: Tensor) -> float:
         """First-order progress, ``g'x``."""
