@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -122,12 +123,31 @@ def _flat_signals(
         scores = [first_step_bounds(g2, max(bend, 0.0), pull, rho) for g2, bend, pull in rows]
     else:
         shaped = measured.values["block.S"].abs()
-        for b in shaped.argsort(descending=True)[: how.budget.flat_scores].tolist():
-            scores[b] = _solved(operator, g, b, rho, 1, tick)
+        shown = shaped.argsort(descending=True)[: how.budget.flat_scores].tolist()
+        for b, found in _first_steps(operator, g, shown, rho, tick):
+            scores[b] = found
     largest = terms.g2.argsort(descending=True)[: how.budget.solves].tolist()
     for b in largest:
         scores[b] = _solved(operator, g, b, rho, how.budget.solve_products, tick)
     return scores
+
+
+def _first_steps(
+    operator: Operator, g: Tensor, chosen: Sequence[int], rho: float, tick: Tick
+) -> Iterator[tuple[int, Bounds]]:
+    """One product for each of these blocks, as many at a time as share a forward pass."""
+    for start in range(0, len(chosen), operator.columns):
+        part = chosen[start : start + operator.columns]
+        blocks = [operator.space.blocks[b].at for b in part]
+        wide = torch.zeros(len(g), len(part), dtype=g.dtype, device=g.device)
+        for column, at in enumerate(blocks):
+            wide[at, column] = g[at]
+        product = operator @ wide
+        tick(len(part))
+        for column, (b, at) in enumerate(zip(part, blocks, strict=True)):
+            own, pull = g[at].double(), product[at, column].double()
+            bend = max(float(own @ pull), 0.0)
+            yield b, first_step_bounds(float(own @ own), bend, float(pull @ pull), rho)
 
 
 def _solved(operator: Operator, g: Tensor, b: int, rho: float, products: int, tick: Tick) -> Bounds:
