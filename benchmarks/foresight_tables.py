@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from risegrad.foresight.diagnosis_report import Diagnosis
+from risegrad.foresight.forecast_tables import forecast_tables
 from risegrad.foresight.foresight_report import (
     HORIZON_HEAD,
     SCORE_HEAD,
@@ -37,53 +39,13 @@ def agreement_table(name: str) -> str:
     return "\n".join(rows)
 
 
-def ends_table(name: str) -> str:
-    """Up to which step size each rule's updates were predicted within a quarter of the truth."""
-    found = _record("local", name)["quadratic_up_to"]
-    rules = list(found[0]["step_size"])
-    rows = [
-        f"| checkpoint | steps | curvature | {' | '.join(rules)} |",
-        f"|---:|---:|---|{'---:|' * len(rules)}",
-    ]
-    for row in found:
-        sizes = (row["step_size"][rule] for rule in rules)
-        cells = ("none" if size is None else f"{size:.3g}" for size in sizes)
-        rows.append(_line((row["checkpoint"], row["steps"], row["curvature"], *cells)))
-    return "\n".join(rows)
-
-
-def draws_table(name: str) -> str:
-    """One-step draws of RISE beside the mean and the deviation that the moments gave them."""
-    rows = [
-        "| checkpoint | step size | mean change | predicted | deviation | predicted |",
-        "|---:|---:|---:|---:|---:|---:|",
-    ]
-    for point in _record("local", name)["checkpoints"]:
-        for row in point["predicted"]:
-            drawn = row["drawn"]
-            numbers = (drawn["mean"], row["mean"], drawn["std"], row["std"])
-            cells = (point["steps"], f"{drawn['step_size']:.3g}", *(f"{x:.3g}" for x in numbers))
-            rows.append(_line(cells))
-    return "\n".join(rows)
-
-
 def diagnosis_table(name: str) -> str:
-    """Predicted damage of one step by each rule, with standard errors where they are not exact."""
-    totals = _record("diagnosis", name)["totals"]
-    rows = ["| rule | damage | deviation | loss change |", "|---|---:|---:|---:|"]
-    for words, damage, change in RULES:
-        keys = damage, f"{damage}_std", f"change_{change}"
-        rows.append(_line((words, *(_estimate(totals.get(key)) for key in keys))))
-    return "\n".join(rows)
-
-
-RULES = (
-    ("FO", "fo", "fo"),
-    ("scaled FO", "scaled_fo", "scaled_fo"),
-    ("RISE", "rise", "rise"),
-    ("covariance noise", "covariance_noise", "rise"),
-)
-"""Words, damage and change in the totals; noise of RISE's covariance has RISE's mean."""
+    """The decision, and the rules at equal progress."""
+    found = Diagnosis.from_dict(_record("diagnosis", name))
+    table = forecast_tables(found)[0]
+    rows = [table.head, *table.cells]
+    align = f"|---|{'---:|' * (len(table.head) - 1)}"
+    return "\n".join([f"> {found.decision}", "", _line(rows[0]), align, *map(_line, rows[1:])])
 
 
 def foresight_names() -> list[str]:
@@ -131,10 +93,3 @@ def _number(value: float | None) -> str:
 
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.0%}"
-
-
-def _estimate(found: dict[str, float] | None) -> str:
-    if found is None:
-        return "-"
-    error = f" ± {found['error']:.1g}" if found["error"] else ""
-    return f"{found['value']:.3g}{error}"

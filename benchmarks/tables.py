@@ -18,8 +18,6 @@ from benchmarks.foresight_tables import (
     agreement_table,
     calibration_figures,
     diagnosis_table,
-    draws_table,
-    ends_table,
     foresight_names,
     horizon_table,
     score_table,
@@ -187,7 +185,7 @@ EXPERIMENTS = (
 what may stand between marks on a page: its table (`NAME`), its finding and table at equal learning
 (`NAME-equal`) and what validation data chose (`NAME-choice`)."""
 FIGURES = ROOT / "docs" / "figures"
-LOCAL = ("vit", "t5")
+LOCAL = ("cifar100-within", "banking77")
 TABLES: dict[str, Callable[[], str]] = {
     "benchmarks": benchmark_table,
     "memory-scale": scale_table,
@@ -199,8 +197,6 @@ TABLES: dict[str, Callable[[], str]] = {
     **{f"{name}-equal": partial(equal_learning_table, name) for name in EXPERIMENTS},
     **{f"{name}-choice": partial(choice_text, name) for name in EXPERIMENTS},
     **{f"local-{name}": partial(agreement_table, name) for name in LOCAL},
-    **{f"ends-{name}": partial(ends_table, name) for name in LOCAL},
-    **{f"draws-{name}": partial(draws_table, name) for name in LOCAL},
     **{f"diagnosis-{name}": partial(diagnosis_table, name) for name in LOCAL},
     **{f"{name}-foresight": partial(horizon_table, name) for name in foresight_names()},
     **{f"{name}-scores": partial(score_table, name) for name in foresight_names()},

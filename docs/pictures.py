@@ -74,11 +74,11 @@ def report_page() -> None:
 
 def diagnosis_bars() -> None:
     """What a diagnosis of the small ViT foretells of each rule."""
-    content = json.loads((RECORDS / "diagnosis" / "vit.json").read_text(encoding="utf-8"))
-    parts = diagnosis_parts(Diagnosis.from_dict(content))
+    saved = RECORDS / "diagnosis" / "cifar100-within.json"
+    parts = diagnosis_parts(Diagnosis.from_dict(json.loads(saved.read_text(encoding="utf-8"))))
     with tempfile.TemporaryDirectory() as made:
         files = save_figures(Page("", parts).figures(), Path(made))
-        shutil.copy(next(f for f in files if f.suffix == ".png"), FIGURES / "diagnosis-vit.png")
+        shutil.copy(next(f for f in files if f.suffix == ".png"), FIGURES / "diagnosis-bars.png")
 
 
 MAKERS: tuple[Callable[[], None], ...] = (

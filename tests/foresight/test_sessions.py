@@ -448,11 +448,13 @@ def test_the_commands(file, tmp_path, capsys):
     (found,) = (tmp_path / "out" / "tiny" / "diagnosis").rglob("diagnosis.json")
     content = json.loads(found.read_text())
     assert content["subject"] == subject
+    assert {"git", "python", "packages"} <= content["environment"].keys()
     assert [row["name"] for row in content["rows"]] == ["FO (lr=0.01)", "RISE (lr=0.01)"]
     assert found.with_suffix(".html").exists()
     assert main(["local", file, *out]) == 0
     assert "updates of 1 step" in capsys.readouterr().out
-    assert [path.name for path in (tmp_path / "out").rglob("local.json")] == ["local.json"]
+    (local,) = (tmp_path / "out").rglob("local.json")
+    assert json.loads(local.read_text())["environment"] == content["environment"]
     assert main(["foresight", file, *out]) == 0
     text = capsys.readouterr().out
     assert "Over 2 sessions" in text

@@ -146,6 +146,8 @@ class Diagnosis:
     """rows of the experiment that could not be compared, each with the reason"""
     subject: str = ""
     """what was diagnosed, in words"""
+    environment: dict[str, Any] = field(default_factory=dict)
+    """of a saved one: the commit and the machine's software"""
     candidates: Candidates | None = field(default=None, compare=False, repr=False)
     """what ``recommend`` makes shapers of; not in a file"""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -77,6 +77,8 @@ class LocalResult:
     blocks: int
     checkpoints: tuple[Checkpoint, ...]
     seconds: float
+    environment: dict[str, Any] = field(default_factory=dict)
+    """of a saved one: the commit and the machine's software"""
 
     @property
     def outcomes(self) -> list[Outcome]:
@@ -106,6 +108,7 @@ class LocalResult:
             "parameters": self.parameters,
             "blocks": self.blocks,
             "seconds": round(self.seconds, 1),
+            "environment": self.environment,
             "agreement": [asdict(row) for row in self.agreements()],
             "agreement_by_steps": {
                 str(count): [asdict(row) for row in self.agreements(count)] for count in lengths
@@ -128,8 +131,9 @@ class LocalResult:
         settings = LocalSettings(validation=steps, subject=str(given.get("subject", "")))
         points = tuple(read(Checkpoint, point) for point in content["checkpoints"])
         return LocalResult(
-            settings, content["parameters"], content["blocks"], points, content["seconds"]
-        )
+            settings, content["parameters"], content["blocks"], points, content["seconds"],
+            content.get("environment", {}),
+        )  # fmt: skip
 
 
 def run_local(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from risegrad.lab.commands.foresight_choice import add_choice, chosen, told
@@ -44,6 +45,7 @@ def execute(choice: ForesightChoice, quiet: bool) -> int:
     from risegrad.foresight.diagnosis_page import diagnosis_page
     from risegrad.foresight.measuring_display import counting, telling
     from risegrad.foresight.session_diagnosis import diagnose_session
+    from risegrad.lab.records.run_environment import provenance
 
     output_folder(choice.out)  # fails now; its folder comes when there is a point
     folder = choice.folder("diagnosis")
@@ -54,6 +56,7 @@ def execute(choice: ForesightChoice, quiet: bool) -> int:
         found = diagnose_session(
             point, choice.rows, choice.diagnosis, choice.subject(point), progress, choice.left_out
         )
+    found = replace(found, environment=provenance())
     write_json(folder / "diagnosis.json", found.to_dict())
     write_text(folder / "diagnosis.html", diagnosis_page(found))
     if not quiet:

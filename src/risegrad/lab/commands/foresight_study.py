@@ -31,7 +31,7 @@ from risegrad.foresight.session_problem import SessionProblem
 from risegrad.lab.commands.lab_arguments import overrides
 from risegrad.lab.experiments.experiment_file import Experiment, load_experiment
 from risegrad.lab.experiments.run_cells import SHORT, RunCell, choose, expand
-from risegrad.lab.records import run_environment
+from risegrad.lab.records.run_environment import provenance
 
 Tell = Callable[[str, str], None]
 PARTS = "parts"
@@ -69,7 +69,7 @@ class Study:
 
     def run(self, tell: Tell) -> ForesightResult:
         """Follow every run, then look at single blocks."""
-        began, environment = time.perf_counter(), _environment()
+        began, environment = time.perf_counter(), provenance()
         sessions: list[FollowedSession] = []
         for number, cell in enumerate(self.cells, 1):
             tell("following runs", f"{number}/{len(self.cells)}: {cell.title}")
@@ -143,7 +143,3 @@ def study_of(args: argparse.Namespace) -> Study:
     cells = choose(expand(experiment, read_config), args.only)
     by_seed = sorted(cells, key=lambda cell: cell.seed)
     return Study(experiment, by_seed, diagnosis, validation, args.out)
-
-
-def _environment() -> dict[str, Any]:
-    return {"git": run_environment.git(), **run_environment.environment()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from risegrad.lab.commands.foresight_choice import add_choice, chosen, told
@@ -44,6 +45,7 @@ def execute(choice: ForesightChoice, quiet: bool) -> int:
     from risegrad.foresight.local_validation import run_local
     from risegrad.foresight.measuring_display import telling
     from risegrad.foresight.session_diagnosis import problem_at
+    from risegrad.lab.records.run_environment import provenance
 
     output_folder(choice.out)  # fails now; its folder comes when there is a point
     folder = choice.folder("local")
@@ -57,6 +59,7 @@ def execute(choice: ForesightChoice, quiet: bool) -> int:
         found = run_local(
             settings, lambda steps: problem_at(point, rows, choice.diagnosis, steps), tell, folder
         )
+    found = replace(found, environment=provenance())
     write_json(folder / "local.json", found.to_dict())
     write_text(folder / "local.html", local_page(found))
     forget_parts(settings, folder)

@@ -19,6 +19,11 @@ PACKAGES = (
 )  # fmt: skip
 
 
+def provenance() -> dict[str, Any]:
+    """The commit and the software in one: for results that are no records."""
+    return {"git": git(), **environment()}
+
+
 def environment() -> dict[str, Any]:
     """Python, system, device, threads and the versions of the packages that matter."""
     return {
