@@ -186,10 +186,15 @@ def _uncovered(
 
 def unknown_part(layer: Layer, part: str, adapter: str) -> str:
     """Why a parameter of a remembered layer is not covered; empty if it is."""
-    variants: Any = getattr(layer.module, "lora_variant", {})
-    weighted: Any = getattr(layer.module, "use_dora", {})  # how peft before 0.16 marks DoRA
-    if part.startswith("lora_") and (adapter in variants or weighted.get(adapter)):
+    if part.startswith("lora_") and adapter in variants_of(layer.module):
         return "a variant of LoRA whose weight is not the sum of W and BA"
     if part in ("weight", "bias", "lora_A", "lora_B", "lora_B.bias"):
         return ""
     return f"a {part} of a layer is not known"
+
+
+def variants_of(module: nn.Module) -> set[str]:
+    """The adapters of a layer whose weight is not the sum of W and BA, such as DoRA's."""
+    variants: Any = getattr(module, "lora_variant", {})
+    weighted: Any = getattr(module, "use_dora", {})  # how peft before 0.16 marks DoRA
+    return {*variants, *(adapter for adapter, is_so in weighted.items() if is_so)}
