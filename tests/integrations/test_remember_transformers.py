@@ -140,6 +140,19 @@ def test_a_list_of_examples_is_a_dataset(tmp_path: Path, plain: bool) -> None:
         torch.testing.assert_close(layer.inputs.trace, dataset[name].inputs.trace)
 
 
+def test_a_hub_dataset_loses_foreign_columns(tmp_path: Path) -> None:
+    """As the one that is trained on: the Trainer takes the text off before its collator."""
+    datasets = pytest.importorskip("datasets")
+    rows = tokens().flip(1).tolist()
+    held = datasets.Dataset.from_dict(
+        {"input_ids": rows, "labels": rows, "text": ["a"] * len(rows), "idx": [1] * len(rows)}
+    )
+    callback = RememberCallback(held, then=held, examples=16)
+    trainer(adapted(), tmp_path, callbacks=[callback], max_grad_norm=0.0).train()
+    assert callback.memory is not None
+    assert all(layer.examples == 32 for layer in callback.memory.values())
+
+
 @pytest.mark.parametrize("both", [True, False])
 def test_examples_or_a_memory(both: bool) -> None:
     given = {"keep": old_batches(), "memory": object()} if both else {}

@@ -44,8 +44,12 @@ class MemoryInTraining:
 
     def _remember(self, model: nn.Module, loader: object) -> Memory:
         if self.memory is None:
-            self.memory = remember(model, as_batches(self.keep, loader), **self.how)
+            self.memory = remember(model, self._batches(self.keep, model, loader), **self.how)
         return self.memory
+
+    def _batches(self, given: Any, model: nn.Module, loader: object) -> Any:
+        """What a person gave, as ``remember`` takes it."""
+        return as_batches(given, loader)
 
     def _attach(self, model: nn.Module, optimizer: Optimizer) -> None:
         """To an optimizer that is new: training may begin again with the old one."""
@@ -58,7 +62,8 @@ class MemoryInTraining:
 
     def _add(self, model: nn.Module, loader: object) -> None:
         if self.then is not None and self.memory is not None:
-            self.memory = self.memory + remember(model, as_batches(self.then, loader), **self.how)
+            batches = self._batches(self.then, model, loader)
+            self.memory = self.memory + remember(model, batches, **self.how)
 
 
 def as_batches(given: Any, like: object) -> Any:
