@@ -141,14 +141,15 @@ def test_a_list_of_examples_is_a_dataset(tmp_path: Path, plain: bool) -> None:
 
 
 def test_a_hub_dataset_loses_foreign_columns(tmp_path: Path) -> None:
-    """As the one that is trained on: the Trainer takes the text off before its collator."""
+    """As the one that is trained on: the Trainer takes such columns off before its collator."""
     datasets = pytest.importorskip("datasets")
     rows = tokens().flip(1).tolist()
-    held = datasets.Dataset.from_dict(
-        {"input_ids": rows, "labels": rows, "text": ["a"] * len(rows), "idx": [1] * len(rows)}
-    )
+    spans = [[0] * (1 + number % 2) for number in range(len(rows))]  # no tensor is made of these
+    held = datasets.Dataset.from_dict({"input_ids": rows, "labels": rows, "spans": spans})
     callback = RememberCallback(held, then=held, examples=16)
-    trainer(adapted(), tmp_path, callbacks=[callback], max_grad_norm=0.0).train()
+    training = trainer(adapted(), tmp_path, callbacks=[callback], max_grad_norm=0.0)
+    training.train_dataset = held
+    training.train()
     assert callback.memory is not None
     assert all(layer.examples == 32 for layer in callback.memory.values())
 

@@ -238,6 +238,19 @@ def test_all_forms_of_batches_agree():
     assert remember(model, ignoring).source["predictions"] == 4
 
 
+def test_classes_of_images_are_where_the_loss_looks_for_them():
+    """``(examples, classes, height, width)``, as ``cross_entropy`` takes it."""
+    torch.manual_seed(0)
+    model = nn.Conv2d(2, 3, 1).double()
+    x = torch.randn(4, 2, 5, 6, generator=generator(), dtype=torch.float64)
+    y = torch.zeros(4, 5, 6).long()
+    y[0] = -100
+    found = remember(model, [(x, y)])
+    assert found.source["predictions"] == 3 * 5 * 6
+    last = remember(model, [(x, y)], predict=lambda m, b: (m(b[0]).movedim(1, -1), b[1]))
+    assert_same(found, last)
+
+
 def test_examples_are_counted_and_the_last_batch_is_cut():
     seen = []
     found = risegrad.remember(
@@ -417,6 +430,7 @@ def test_everything_is_left_as_it_was_found():
     def noisy(m, batch):
         torch.rand(3)
         m[1].running_mean.add_(1)
+        m[3].train()
         if noisy.fails:
             raise KeyError("broken batch")
         return m(batch[0]), batch[1]

@@ -90,9 +90,15 @@ def _predictions(model: nn.Module, batch: Any, predict: Reading | None) -> Rows:
 
 
 def _answered(found: Any) -> Tensor:
-    """Rows of a prediction, without those whose target is ignored."""
+    """Rows of a prediction, without those whose target is ignored.
+
+    Classes come last or, as torch's own loss takes images, second.
+    """
     prediction, target = found if isinstance(found, tuple) else (found, None)
     prediction = _tensor(prediction, "predict")
+    if isinstance(target, Tensor) and target.shape != prediction.shape[:-1]:
+        if prediction.ndim > 2 and target.shape == (len(prediction), *prediction.shape[2:]):
+            prediction = prediction.movedim(1, -1)
     if isinstance(target, Tensor) and target.shape == prediction.shape[:-1]:
         return prediction[target != IGNORED]
     return prediction.reshape(-1, prediction.shape[-1])
