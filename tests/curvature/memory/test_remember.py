@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from peft import LoraConfig
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -295,6 +296,21 @@ def test_trained_heads_that_peft_saves_have_their_own_name():
     assert set(found) == {"bert.encoder.layer.0.attention.self.query", "classifier"}
     assert set(found) <= set(all_layers(plain))
     found.check_fits(plain)
+
+
+def test_of_several_adapters_the_one_in_use_is_remembered():
+    adapted = with_lora(bert(), ["query"], modules_to_save=["classifier"])
+    batches = [{k: b[k] for k in ("input_ids", "attention_mask")} for b in texts()]
+    expected = remember(adapted, batches)
+    adapted.add_adapter("new", LoraConfig(r=3, target_modules=["query"],
+                                          modules_to_save=["classifier"]))  # fmt: skip
+    adapted.double()
+    assert_same(remember(adapted, batches), expected)
+    adapted.set_adapter("new")
+    optimizer = torch.optim.SGD(adapted.parameters(), lr=0.1)
+    shaper = risegrad.Informed(expected, strict=True)
+    handle = risegrad.attach(optimizer, shaper, adapted.named_parameters())
+    assert "not covered" not in str(handle)
 
 
 def test_features_are_what_the_head_is_given():

@@ -103,10 +103,22 @@ def _candidates(model: nn.Module) -> Iterator[Layer]:
         kind = kind_of(module if base is None else base)
         if base is not None:
             inside.update(id(child) for child in module.modules())
-        if hasattr(module, "modules_to_save") and hasattr(module, "original_module"):
-            inside.update(id(child) for child in module.original_module.modules())
+        inside.update(id(child) for child in _spare_copies(module))
         if kind is not None:
             yield Layer(layer_name(name), kind, module, module if base is None else base)
+
+
+def _spare_copies(module: nn.Module) -> Iterator[nn.Module]:
+    """What peft keeps beside a layer that is trained as a whole: the layer as it was, and the
+    copies of adapters that are switched off."""
+    wrapper: Any = module
+    if not (hasattr(module, "modules_to_save") and hasattr(module, "original_module")):
+        return
+    yield from wrapper.original_module.modules()
+    used = getattr(wrapper, "active_adapters", [*wrapper.modules_to_save])
+    for adapter, copy in wrapper.modules_to_save.items():
+        if adapter not in used:
+            yield from copy.modules()
 
 
 def _lora_base(module: nn.Module) -> nn.Module | None:
