@@ -215,6 +215,26 @@ def test_padding_and_ignored_labels_do_not_count():
     assert (seen["examples"], seen["predictions"]) == (6, 20)
 
 
+def test_a_module_counts_where_its_predictions_do():
+    """What the head is given, by name or as "features": the same tokens count."""
+    model = gpt2()
+    rows = [b["input_ids"].masked_fill(b["attention_mask"] == 0, -100) for b in texts()]
+    asked = [{"input_ids": b["input_ids"], "labels": r} for b, r in zip(texts(), rows, strict=True)]
+    for batch in asked:
+        batch["labels"][:, :3] = -100  # a question, of which nothing is predicted
+    named = remember(model, asked, of="transformer.ln_f")
+    assert_same(named, remember(model, asked, of="features"))
+
+
+def test_an_encoder_counts_its_own_tokens():
+    """Also where the answers happen to be as long as the inputs."""
+    model = t5()
+    wide = [b | {"labels": nn.functional.pad(b["labels"], (0, 3), value=-100)} for b in texts()]
+    expected = remember(model, texts(), of="encoder")
+    assert expected.source["predictions"] == 38
+    assert_same(remember(model, wide, of="encoder"), expected)
+
+
 def test_labels_are_not_needed():
     """Only where they stand counts, not what they are."""
     model = bert()
