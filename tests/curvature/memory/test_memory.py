@@ -142,6 +142,7 @@ def layer(**changes):
     return {"layers": {"a": found | changes}}
 
 
+CROSS = torch.eye(2).flip(0)
 LOW = {"a|inputs|vectors": torch.eye(2)[:, :1].contiguous(), "a|inputs|values": torch.ones(1),
        "a|inputs|rest": torch.tensor(0.5), "a|outputs|matrix": torch.eye(2)}  # fmt: skip
 FILES = [
@@ -161,6 +162,9 @@ FILES = [
     ({"tensors": {"a|inputs|matrix": torch.eye(2)}}, "outputs of layer 'a': a factor cannot be"),
     ({"tensors": {"a|inputs|matrix": torch.eye(2), "a|outputs|matrix": -torch.eye(2)}},
      "outputs of layer 'a': a factor must not have a negative diagonal"),
+    ({"tensors": {"a|inputs|matrix": torch.eye(2), "a|outputs|matrix": torch.eye(2) + 1.5 * CROSS}},
+     "outputs of layer 'a': a factor must have no negative eigenvalue"),
+    ({"about": {"source": {"sum": 5}}}, "the sum in its source must be a list, got 5"),
     ({"tensors": {"a|inputs|matrix": torch.eye(2) / 0, "a|outputs|matrix": torch.eye(2)}},
      "inputs of layer 'a': a factor must be finite"),
     ({"tensors": {"a|inputs|matrix": torch.eye(2).half(), "a|outputs|matrix": torch.eye(2)}},

@@ -234,6 +234,8 @@ def test_bad_retractions():
         risegrad.retract(model, anchor, memory, per="tensor")
     with pytest.raises(ValueError, match="strength must be a finite number >= 0, got -1"):
         risegrad.retract(model, anchor, memory, strength=-1)
+    with pytest.raises(ValueError, match=r"before holds the model's own 0.weight, .* copy the"):
+        risegrad.retract(model, model.state_dict(), memory)
     new = risegrad.remember(model, vectors(), examples=None, layers=["0"])
     with pytest.raises(ValueError, match="memory of the new task does not know layer '2'"):
         risegrad.retract(model, anchor, memory, new=new)

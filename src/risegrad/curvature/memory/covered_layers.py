@@ -140,7 +140,7 @@ def chosen_layers(
     else:
         wanted = {name: layer for name, layer in layers.items() if layer.trained}
         if not any(p.requires_grad for p in model.parameters()):
-            wanted = {name: layer for name, layer in layers.items() if layer.kind != "norm"}
+            wanted = _fit_for_later(model, layers)
     left = set(_matching("exempt", wanted, exempt))
     wanted = {name: layer for name, layer in wanted.items() if name not in left}
     tied = _tied(model, wanted)
@@ -154,6 +154,17 @@ def chosen_layers(
     return kept, _uncovered(model, kept, tied, left)
 
 
+def _fit_for_later(model: nn.Module, layers: dict[str, Layer]) -> dict[str, Layer]:
+    """Of a frozen model, what an adapter or a full fine-tuning may train.
+
+    Not an embedding that is also the head: no LoRA of it is covered, and once thawed its name would
+    stand for both, of which it knows one.
+    """
+    maps = {name: layer for name, layer in layers.items() if layer.kind != "norm"}
+    shared = _tied(model, maps, trained=False)
+    return {n: layer for n, layer in maps.items() if layer.kind != "embedding" or n not in shared}
+
+
 def _matching(argument: str, layers: dict[str, Layer], patterns: Sequence[str]) -> list[str]:
     for pattern in patterns:
         if not any(matches(name, [pattern]) for name in layers):
@@ -163,12 +174,15 @@ def _matching(argument: str, layers: dict[str, Layer], patterns: Sequence[str]) 
     return [name for name in layers if matches(name, patterns)]
 
 
-def _tied(model: nn.Module, layers: dict[str, Layer]) -> dict[str, str]:
-    """Layers whose own weight is trained in two places: its curvature is not a single product."""
+def _tied(model: nn.Module, layers: dict[str, Layer], trained: bool = True) -> dict[str, str]:
+    """Layers whose own weight is trained in two places: its curvature is not a single product.
+
+    With ``trained=False`` also those that would be.
+    """
     homes: dict[int, list[str]] = {}
     for name, module in model.named_modules():
         for tensor in module._parameters.values():
-            if tensor is not None and tensor.requires_grad:
+            if tensor is not None and (tensor.requires_grad or not trained):
                 homes.setdefault(id(tensor), []).append(layer_name(name))
     return {
         name: f"{' and '.join(shared)} share one weight"

@@ -171,7 +171,7 @@ def _taken(batches: Batches, device: torch.device, examples: int | None) -> Iter
 
 def _detached(batch: Any) -> Any:
     if isinstance(batch, Tensor):
-        return batch.detach()
+        return batch.clone() if batch.is_inference() else batch.detach()
     if isinstance(batch, Mapping):
         return {key: _detached(value) for key, value in batch.items()}
     return tuple(map(_detached, batch)) if isinstance(batch, tuple) else batch
@@ -256,6 +256,7 @@ def _as_found(model: nn.Module) -> Iterator[None]:
         stack.callback(generators.put_back)
         for buffer in buffers:
             stack.callback(buffer.put_back)
+        stack.enter_context(torch.inference_mode(False))  # or nothing could be differentiated
         stack.enter_context(uncompiled())
         stack.enter_context(evaluating(model))
         yield
