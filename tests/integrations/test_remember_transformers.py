@@ -154,6 +154,18 @@ def test_a_hub_dataset_loses_foreign_columns(tmp_path: Path) -> None:
     assert all(layer.examples == 32 for layer in callback.memory.values())
 
 
+def test_a_stream_of_examples_is_taken_as_it_comes(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = tokens().flip(1).tolist()
+    held = datasets.Dataset.from_dict({"input_ids": rows, "labels": rows}).to_iterable_dataset()
+    callback = RememberCallback(held, examples=12)
+    trainer(adapted(), tmp_path, callbacks=[callback], max_grad_norm=0.0).train()
+    assert callback.memory is not None
+    by_hand = risegrad.remember(adapted(), old_batches(), examples=12)
+    for name, layer in callback.memory.items():
+        torch.testing.assert_close(layer.inputs.trace, by_hand[name].inputs.trace)
+
+
 @pytest.mark.parametrize("both", [True, False])
 def test_examples_or_a_memory(both: bool) -> None:
     given = {"keep": old_batches(), "memory": object()} if both else {}

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from risegrad.core.attachment import Attachment, attach
 from risegrad.curvature.memory.informed import Informed, right_place
@@ -67,7 +67,10 @@ class MemoryInTraining:
 
 
 def as_batches(given: Any, like: object) -> Any:
-    """A dataset in batches like those of the training loader, in a fixed random order."""
+    """A dataset in batches like those of the training loader, in a fixed random order.
+
+    A stream is taken as it comes.
+    """
     if not (isinstance(given, Dataset) or hasattr(given, "column_names") or _examples(given)):
         return given
     options: dict[str, Any] = {
@@ -75,8 +78,11 @@ def as_batches(given: Any, like: object) -> Any:
         for name in ("batch_size", "collate_fn")
         if (value := getattr(like, name, None)) is not None
     }
+    options = {"batch_size": 8} | options
+    if isinstance(given, IterableDataset):
+        return DataLoader(given, **options)
     generator = torch.Generator().manual_seed(SEED)
-    return DataLoader(given, shuffle=True, generator=generator, **{"batch_size": 8} | options)
+    return DataLoader(given, shuffle=True, generator=generator, **options)
 
 
 def _examples(given: Any) -> bool:

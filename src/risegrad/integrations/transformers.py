@@ -243,8 +243,10 @@ def _batches(
 
 
 def _fitting(dataset: Any, model: nn.Module, loader: object) -> Any:
-    """A hub dataset with the columns that the Trainer leaves to its own: the model takes them, or
-    the collator (TRL's makes labels of a mask)."""
+    """A hub dataset without the columns that the model does not take, as the Trainer trains.
+
+    What the Trainer has left in the one it trains on stays: its collator may want it.
+    """
     if not hasattr(dataset, "column_names") or not hasattr(dataset, "remove_columns"):
         return dataset
     unwrap: Any = getattr(model, "get_base_model", lambda: model)
