@@ -506,6 +506,26 @@ def test_everything_is_left_as_it_was_found():
         assert not any(m._forward_hooks for m in model.modules())
 
 
+def test_a_table_that_cuts_its_rows_is_left_as_it_was():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(7, 4, max_norm=0.5), nn.Linear(4, 3))
+    before = model[0].weight.detach().clone()
+    remember(model, [(torch.arange(7), torch.zeros(7).long())])
+    assert torch.equal(model[0].weight, before)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_layer_that_is_called_as_wrappers_are(wrapped):
+    """Of "module.weight" wrappers leave "weight": its layer has the name of the whole model."""
+    plain = nn.Linear(4, 3).double()
+    model = nn.ModuleDict({"module": plain}) if wrapped else plain
+    found = remember(model, vectors(), predict=lambda _, batch: (plain(batch[0]), batch[1]))
+    assert list(found) == [""]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    risegrad.attach(optimizer, risegrad.Informed(found, strict=True), model.named_parameters())
+    assert set(found.sides(model)) == {"weight", "bias"}
+
+
 def test_modules_outside_the_model_keep_their_gradients():
     """A host's adapters may be remembered alone, with a trained head outside."""
     head = nn.Linear(5, 3).double()

@@ -98,12 +98,17 @@ def _answered(found: Any) -> Tensor:
     """
     prediction, target = found if isinstance(found, tuple) else (found, None)
     prediction = _tensor(prediction, "predict")
-    if isinstance(target, Tensor) and target.shape != prediction.shape[:-1]:
-        if prediction.ndim > 2 and target.shape == (len(prediction), *prediction.shape[2:]):
-            prediction = prediction.movedim(1, -1)
+    if _classes_second(prediction, target):
+        prediction = prediction.movedim(1, -1)
     if isinstance(target, Tensor) and target.shape == prediction.shape[:-1]:
         return prediction[target != IGNORED]
     return prediction.reshape(-1, prediction.shape[-1])
+
+
+def _classes_second(prediction: Tensor, target: Any) -> bool:
+    if not isinstance(target, Tensor) or target.shape == prediction.shape[:-1]:
+        return False
+    return prediction.ndim > 2 and target.shape == (len(prediction), *prediction.shape[2:])
 
 
 def _features(model: nn.Module, batch: Any, predict: Reading | None) -> Rows:
@@ -145,9 +150,7 @@ def _reads_inputs(model: nn.Module, module: nn.Module) -> bool:
     return isinstance(encoder, nn.Module) and any(part is module for part in encoder.modules())
 
 
-def _positions(
-    values: Tensor, batch: Any, shift: int, keys: tuple[str, ...] = _MASKS
-) -> Tensor:
+def _positions(values: Tensor, batch: Any, shift: int, keys: tuple[str, ...] = _MASKS) -> Tensor:
     """One row for each position that counts, by the labels or the attention mask."""
     if isinstance(batch, Mapping) and values.ndim == 3:
         for key in keys:
