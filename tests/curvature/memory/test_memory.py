@@ -74,6 +74,15 @@ def test_a_layer_of_one_memory_only_is_kept():
     assert both["2"].weight == 1
 
 
+def test_what_one_of_two_memories_covers_is_covered():
+    head = risegrad.remember(network(), vectors(), examples=None)
+    body = risegrad.remember(network(), vectors(), examples=None, of="features")
+    assert set(body.uncovered) == {"2.weight", "2.bias"}
+    assert (body + head).uncovered == (head + body).uncovered == {}
+    assert "not covered" not in str(body + head)
+    assert set((body + body).uncovered) == {"2.weight", "2.bias"}
+
+
 def test_memories_of_two_models_do_not_add():
     other = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
     with pytest.raises(ValueError, match=r"two models: layer '[02]' is linear of shape \("):

@@ -303,9 +303,16 @@ def test_one_memory_for_plain_adapted_frozen_and_merged():
     assert_same(remember(merged, texts(), layers=["*.q", "*.v"]), found, 1e-5)
 
 
+def scores(model, batch):
+    return model(batch["input_ids"], batch["attention_mask"]).logits
+
+
 def test_a_frozen_model_is_remembered_whole():
     frozen = remember(network().requires_grad_(False), vectors())
     assert_same(frozen, remember(network(), vectors()))
+    with_norms = remember(bert().requires_grad_(False), texts(), predict=scores)
+    assert_same(with_norms, remember(bert(), texts(), predict=scores))
+    assert {layer.kind for layer in with_norms.values()} == {"linear", "embedding", "norm"}
 
 
 def test_trained_heads_that_peft_saves_have_their_own_name():

@@ -160,9 +160,8 @@ def _fit_for_later(model: nn.Module, layers: dict[str, Layer]) -> dict[str, Laye
     Not an embedding that is also the head: no LoRA of it is covered, and once thawed its name would
     stand for both, of which it knows one.
     """
-    maps = {name: layer for name, layer in layers.items() if layer.kind != "norm"}
-    shared = _tied(model, maps, trained=False)
-    return {n: layer for n, layer in maps.items() if layer.kind != "embedding" or n not in shared}
+    shared = _tied(model, layers, trained=False)
+    return {n: layer for n, layer in layers.items() if layer.kind != "embedding" or n not in shared}
 
 
 def _matching(argument: str, layers: dict[str, Layer], patterns: Sequence[str]) -> list[str]:
