@@ -140,6 +140,32 @@ def test_a_list_of_examples_is_a_dataset(tmp_path: Path, plain: bool) -> None:
         torch.testing.assert_close(layer.inputs.trace, dataset[name].inputs.trace)
 
 
+def test_a_hub_dataset_loses_foreign_columns(tmp_path: Path) -> None:
+    """As the one that is trained on: the Trainer takes such columns off before its collator."""
+    datasets = pytest.importorskip("datasets")
+    rows = tokens().flip(1).tolist()
+    spans = [[0] * (1 + number % 2) for number in range(len(rows))]  # no tensor is made of these
+    held = datasets.Dataset.from_dict({"input_ids": rows, "labels": rows, "spans": spans})
+    callback = RememberCallback(held, then=held, examples=16)
+    training = trainer(adapted(), tmp_path, callbacks=[callback], max_grad_norm=0.0)
+    training.train_dataset = held
+    training.train()
+    assert callback.memory is not None
+    assert all(layer.examples == 32 for layer in callback.memory.values())
+
+
+def test_a_stream_of_examples_is_taken_as_it_comes(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = tokens().flip(1).tolist()
+    held = datasets.Dataset.from_dict({"input_ids": rows, "labels": rows}).to_iterable_dataset()
+    callback = RememberCallback(held, examples=12)
+    trainer(adapted(), tmp_path, callbacks=[callback], max_grad_norm=0.0).train()
+    assert callback.memory is not None
+    by_hand = risegrad.remember(adapted(), old_batches(), examples=12)
+    for name, layer in callback.memory.items():
+        torch.testing.assert_close(layer.inputs.trace, by_hand[name].inputs.trace)
+
+
 @pytest.mark.parametrize("both", [True, False])
 def test_examples_or_a_memory(both: bool) -> None:
     given = {"keep": old_batches(), "memory": object()} if both else {}

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from risegrad.core.attachment import Attachment, attach
 from risegrad.curvature.memory.informed import Informed, right_place
@@ -44,8 +44,12 @@ class MemoryInTraining:
 
     def _remember(self, model: nn.Module, loader: object) -> Memory:
         if self.memory is None:
-            self.memory = remember(model, as_batches(self.keep, loader), **self.how)
+            self.memory = remember(model, self._batches(self.keep, model, loader), **self.how)
         return self.memory
+
+    def _batches(self, given: Any, model: nn.Module, loader: object) -> Any:
+        """What a person gave, as ``remember`` takes it."""
+        return as_batches(given, loader)
 
     def _attach(self, model: nn.Module, optimizer: Optimizer) -> None:
         """To an optimizer that is new: training may begin again with the old one."""
@@ -58,11 +62,15 @@ class MemoryInTraining:
 
     def _add(self, model: nn.Module, loader: object) -> None:
         if self.then is not None and self.memory is not None:
-            self.memory = self.memory + remember(model, as_batches(self.then, loader), **self.how)
+            batches = self._batches(self.then, model, loader)
+            self.memory = self.memory + remember(model, batches, **self.how)
 
 
 def as_batches(given: Any, like: object) -> Any:
-    """A dataset in batches like those of the training loader, in a fixed random order."""
+    """A dataset in batches like those of the training loader, in a fixed random order.
+
+    A stream is taken as it comes.
+    """
     if not (isinstance(given, Dataset) or hasattr(given, "column_names") or _examples(given)):
         return given
     options: dict[str, Any] = {
@@ -70,8 +78,11 @@ def as_batches(given: Any, like: object) -> Any:
         for name in ("batch_size", "collate_fn")
         if (value := getattr(like, name, None)) is not None
     }
+    options = {"batch_size": 8} | options
+    if isinstance(given, IterableDataset):
+        return DataLoader(given, **options)
     generator = torch.Generator().manual_seed(SEED)
-    return DataLoader(given, shuffle=True, generator=generator, **{"batch_size": 8} | options)
+    return DataLoader(given, shuffle=True, generator=generator, **options)
 
 
 def _examples(given: Any) -> bool:

@@ -74,9 +74,12 @@ class RememberCallback(MemoryInTraining, TrainerCallback):
     """Remembers ``keep`` when training begins and shapes every step by it.
 
     ``RememberCallback(keep, damping=0.3, memory=None, q=None, then=None, **how)``: see
-    ``MemoryInTraining``. A dataset goes through the Trainer's own collator. What the Trainer saves
-    is what it saves without the callback.
+    ``MemoryInTraining``. A dataset goes through the Trainer's own collator, without the columns
+    that the model does not take. What the Trainer saves is what it saves without the callback.
     """
+
+    def _batches(self, given: Any, model: nn.Module, loader: object) -> Any:
+        return as_batches(_fitting(given, model, loader), loader)
 
     def on_train_begin(
         self,
@@ -236,15 +239,19 @@ def _batches(
 ) -> dict[str, Any] | None:
     if not isinstance(given, Mapping):
         return given
-    return {name: as_batches(_fitting(task, model), loader) for name, task in given.items()}
+    return {name: as_batches(_fitting(task, model, loader), loader) for name, task in given.items()}
 
 
-def _fitting(dataset: Any, model: nn.Module) -> Any:
-    """A hub dataset without the columns that the model does not take, as the Trainer trains."""
+def _fitting(dataset: Any, model: nn.Module, loader: object) -> Any:
+    """A hub dataset without the columns that the model does not take, as the Trainer trains.
+
+    What the Trainer has left in the one it trains on stays: its collator may want it.
+    """
     if not hasattr(dataset, "column_names") or not hasattr(dataset, "remove_columns"):
         return dataset
     unwrap: Any = getattr(model, "get_base_model", lambda: model)
     taken = {*inspect.signature(unwrap().forward).parameters, "label", "label_ids", "labels"}
+    taken |= {*(getattr(getattr(loader, "dataset", None), "column_names", None) or ())}
     foreign = [name for name in dataset.column_names if name not in taken]
     return dataset.remove_columns(foreign) if len(foreign) < len(dataset.column_names) else dataset
 

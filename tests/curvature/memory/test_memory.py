@@ -74,6 +74,15 @@ def test_a_layer_of_one_memory_only_is_kept():
     assert both["2"].weight == 1
 
 
+def test_what_one_of_two_memories_covers_is_covered():
+    head = risegrad.remember(network(), vectors(), examples=None)
+    body = risegrad.remember(network(), vectors(), examples=None, of="features")
+    assert set(body.uncovered) == {"2.weight", "2.bias"}
+    assert (body + head).uncovered == (head + body).uncovered == {}
+    assert "not covered" not in str(body + head)
+    assert set((body + body).uncovered) == {"2.weight", "2.bias"}
+
+
 def test_memories_of_two_models_do_not_add():
     other = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
     with pytest.raises(ValueError, match=r"two models: layer '[02]' is linear of shape \("):
@@ -142,6 +151,7 @@ def layer(**changes):
     return {"layers": {"a": found | changes}}
 
 
+CROSS = torch.eye(2).flip(0)
 LOW = {"a|inputs|vectors": torch.eye(2)[:, :1].contiguous(), "a|inputs|values": torch.ones(1),
        "a|inputs|rest": torch.tensor(0.5), "a|outputs|matrix": torch.eye(2)}  # fmt: skip
 FILES = [
@@ -161,6 +171,9 @@ FILES = [
     ({"tensors": {"a|inputs|matrix": torch.eye(2)}}, "outputs of layer 'a': a factor cannot be"),
     ({"tensors": {"a|inputs|matrix": torch.eye(2), "a|outputs|matrix": -torch.eye(2)}},
      "outputs of layer 'a': a factor must not have a negative diagonal"),
+    ({"tensors": {"a|inputs|matrix": torch.eye(2), "a|outputs|matrix": torch.eye(2) + 1.5 * CROSS}},
+     "outputs of layer 'a': a factor must have no negative eigenvalue"),
+    ({"about": {"source": {"sum": 5}}}, "the sum in its source must be a list, got 5"),
     ({"tensors": {"a|inputs|matrix": torch.eye(2) / 0, "a|outputs|matrix": torch.eye(2)}},
      "inputs of layer 'a': a factor must be finite"),
     ({"tensors": {"a|inputs|matrix": torch.eye(2).half(), "a|outputs|matrix": torch.eye(2)}},

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from peft import LoraConfig
+from transformers import T5Config, T5ForConditionalGeneration
 
 import risegrad
 from curvature.memory.subjects import bert, dense, gpt2, network, t5, texts, vectors, with_lora
@@ -232,6 +234,66 @@ def test_bad_retractions():
         risegrad.retract(model, anchor, memory, per="tensor")
     with pytest.raises(ValueError, match="strength must be a finite number >= 0, got -1"):
         risegrad.retract(model, anchor, memory, strength=-1)
+    with pytest.raises(ValueError, match=r"before holds the model's own 0.weight, .* copy the"):
+        risegrad.retract(model, model.state_dict(), memory)
     new = risegrad.remember(model, vectors(), examples=None, layers=["0"])
     with pytest.raises(ValueError, match="memory of the new task does not know layer '2'"):
         risegrad.retract(model, anchor, memory, new=new)
+
+
+def stacked(active):
+    """A T5 with a filled LoRA that is frozen, and a new one that is trained."""
+    model = with_lora(t5(), ["q"])
+    model.add_adapter("new", LoraConfig(r=3, target_modules=["q"], lora_alpha=4))
+    model.double().base_model.set_adapter(active)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(".new" in name)
+    return model
+
+
+def test_a_frozen_adapter_beside_the_trained_one_has_not_moved():
+    model = stacked(["default", "new"])
+    memory = risegrad.remember(model, texts(), examples=None)
+    anchor = memory.anchor(model)
+    assert float(memory.penalty(model, anchor).detach()) == pytest.approx(0, abs=1e-15)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter += 0.1 * ("lora_B.new" in name)
+    alone = stacked("new")  # the same change, with nothing beside it
+    with torch.no_grad():
+        for name, parameter in alone.named_parameters():
+            parameter.copy_(model.state_dict()[name])
+    expected = float(memory.penalty(alone).detach())
+    assert float(memory.penalty(model, anchor).detach()) == pytest.approx(expected)
+    assert min(risegrad.retract(model, anchor, memory).values()) > 0
+    assert sum(memory.damage(anchor, model).values()) < expected
+
+
+def test_an_adapter_that_is_switched_off_counts_for_nothing():
+    model = stacked("new")
+    memory = risegrad.remember(model, texts(), examples=None)
+    assert float(memory.penalty(model).detach()) == 0
+    model.base_model.set_adapter(["default", "new"])
+    assert float(memory.penalty(model).detach()) > 0
+
+
+def test_dora_has_no_penalty():
+    memory = risegrad.remember(t5(), texts(), examples=None)
+    model = with_lora(t5(), ["q"], use_dora=True)
+    with pytest.raises(ValueError, match="covers no trained parameter of the model"):
+        memory.penalty(model)
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_a_memory_of_another_width_is_named(lora):
+    other = T5Config(vocab_size=20, d_model=8, d_ff=12, d_kv=6, num_layers=1, num_heads=2,
+                     decoder_start_token_id=0)  # fmt: skip
+    memory = risegrad.remember(T5ForConditionalGeneration(other).double(), texts(), examples=None)
+    model = with_lora(t5(), ["q"]) if lora else t5()
+    part = r"q\.lora_B\.default\.weight" if lora else r"q\.weight"
+    message = rf"not one of this model: parameter '\S+{part}' must have shape \(12, \d\), got \(8, "
+    anchor = memory.anchor(model)
+    with pytest.raises(ValueError, match=message):
+        memory.penalty(model, anchor)
+    with pytest.raises(ValueError, match=message):
+        risegrad.retract(model, anchor, memory)

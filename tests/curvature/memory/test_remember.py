@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from peft import LoraConfig
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -214,6 +215,26 @@ def test_padding_and_ignored_labels_do_not_count():
     assert (seen["examples"], seen["predictions"]) == (6, 20)
 
 
+def test_a_module_counts_where_its_predictions_do():
+    """What the head is given, by name or as "features": the same tokens count."""
+    model = gpt2()
+    rows = [b["input_ids"].masked_fill(b["attention_mask"] == 0, -100) for b in texts()]
+    asked = [{"input_ids": b["input_ids"], "labels": r} for b, r in zip(texts(), rows, strict=True)]
+    for batch in asked:
+        batch["labels"][:, :3] = -100  # a question, of which nothing is predicted
+    named = remember(model, asked, of="transformer.ln_f")
+    assert_same(named, remember(model, asked, of="features"))
+
+
+def test_an_encoder_counts_its_own_tokens():
+    """Also where the answers happen to be as long as the inputs."""
+    model = t5()
+    wide = [b | {"labels": nn.functional.pad(b["labels"], (0, 3), value=-100)} for b in texts()]
+    expected = remember(model, texts(), of="encoder")
+    assert expected.source["predictions"] == 38
+    assert_same(remember(model, wide, of="encoder"), expected)
+
+
 def test_labels_are_not_needed():
     """Only where they stand counts, not what they are."""
     model = bert()
@@ -236,6 +257,19 @@ def test_all_forms_of_batches_agree():
     assert_same(remember(model, named, predict=lambda m, b: m(b["x"])), expected)
     ignoring = [(x, torch.full_like(y, -100)) for x, y in pairs[:1]] + pairs[1:]
     assert remember(model, ignoring).source["predictions"] == 4
+
+
+def test_classes_of_images_are_where_the_loss_looks_for_them():
+    """``(examples, classes, height, width)``, as ``cross_entropy`` takes it."""
+    torch.manual_seed(0)
+    model = nn.Conv2d(2, 3, 1).double()
+    x = torch.randn(4, 2, 5, 6, generator=generator(), dtype=torch.float64)
+    y = torch.zeros(4, 5, 6).long()
+    y[0] = -100
+    found = remember(model, [(x, y)])
+    assert found.source["predictions"] == 3 * 5 * 6
+    last = remember(model, [(x, y)], predict=lambda m, b: (m(b[0]).movedim(1, -1), b[1]))
+    assert_same(found, last)
 
 
 def test_examples_are_counted_and_the_last_batch_is_cut():
@@ -269,9 +303,16 @@ def test_one_memory_for_plain_adapted_frozen_and_merged():
     assert_same(remember(merged, texts(), layers=["*.q", "*.v"]), found, 1e-5)
 
 
+def scores(model, batch):
+    return model(batch["input_ids"], batch["attention_mask"]).logits
+
+
 def test_a_frozen_model_is_remembered_whole():
     frozen = remember(network().requires_grad_(False), vectors())
     assert_same(frozen, remember(network(), vectors()))
+    with_norms = remember(bert().requires_grad_(False), texts(), predict=scores)
+    assert_same(with_norms, remember(bert(), texts(), predict=scores))
+    assert {layer.kind for layer in with_norms.values()} == {"linear", "embedding", "norm"}
 
 
 def test_trained_heads_that_peft_saves_have_their_own_name():
@@ -282,6 +323,21 @@ def test_trained_heads_that_peft_saves_have_their_own_name():
     assert set(found) == {"bert.encoder.layer.0.attention.self.query", "classifier"}
     assert set(found) <= set(all_layers(plain))
     found.check_fits(plain)
+
+
+def test_of_several_adapters_the_one_in_use_is_remembered():
+    adapted = with_lora(bert(), ["query"], modules_to_save=["classifier"])
+    batches = [{k: b[k] for k in ("input_ids", "attention_mask")} for b in texts()]
+    expected = remember(adapted, batches)
+    adapted.add_adapter("new", LoraConfig(r=3, target_modules=["query"],
+                                          modules_to_save=["classifier"]))  # fmt: skip
+    adapted.double()
+    assert_same(remember(adapted, batches), expected)
+    adapted.set_adapter("new")
+    optimizer = torch.optim.SGD(adapted.parameters(), lr=0.1)
+    shaper = risegrad.Informed(expected, strict=True)
+    handle = risegrad.attach(optimizer, shaper, adapted.named_parameters())
+    assert "not covered" not in str(handle)
 
 
 def test_features_are_what_the_head_is_given():
@@ -359,6 +415,25 @@ def test_tied_weights_are_named():
         remember(gpt2(), [{"input_ids": b["input_ids"]} for b in texts()], strict=True)
 
 
+def test_a_table_that_is_also_the_head_is_not_half_remembered():
+    """Frozen, it may get a LoRA as a head; thawed, one of its two memories would not be enough."""
+    frozen = gpt2().requires_grad_(False)
+    plain = [{k: b[k] for k in ("input_ids", "attention_mask")} for b in texts()]
+    found = remember(frozen, plain)
+    assert "lm_head" in found
+    assert "transformer.wte" not in found
+    assert "transformer.wpe" in found
+    assert "transformer.wte.weight" in found.bind(gpt2()).uncovered
+
+
+def test_also_where_inference_is_all_that_happens():
+    expected = remember(network(), vectors())
+    model = network()
+    with torch.inference_mode():
+        assert_same(remember(model, vectors()), expected)
+        assert torch.is_inference_mode_enabled()
+
+
 def test_a_compiled_model_is_seen():
     model = network()
     compiled = torch.compile(model)
@@ -417,6 +492,7 @@ def test_everything_is_left_as_it_was_found():
     def noisy(m, batch):
         torch.rand(3)
         m[1].running_mean.add_(1)
+        m[3].train()
         if noisy.fails:
             raise KeyError("broken batch")
         return m(batch[0]), batch[1]
@@ -435,6 +511,26 @@ def test_everything_is_left_as_it_was_found():
         assert torch.equal(model[3].weight.grad, torch.ones(3, 5, dtype=torch.float64))
         assert all(p.grad is None for p in model.parameters() if p is not model[3].weight)
         assert not any(m._forward_hooks for m in model.modules())
+
+
+def test_a_table_that_cuts_its_rows_is_left_as_it_was():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(7, 4, max_norm=0.5), nn.Linear(4, 3))
+    before = model[0].weight.detach().clone()
+    remember(model, [(torch.arange(7), torch.zeros(7).long())])
+    assert torch.equal(model[0].weight, before)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_layer_that_is_called_as_wrappers_are(wrapped):
+    """Of "module.weight" wrappers leave "weight": its layer has the name of the whole model."""
+    plain = nn.Linear(4, 3).double()
+    model = nn.ModuleDict({"module": plain}) if wrapped else plain
+    found = remember(model, vectors(), predict=lambda _, batch: (plain(batch[0]), batch[1]))
+    assert list(found) == [""]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    risegrad.attach(optimizer, risegrad.Informed(found, strict=True), model.named_parameters())
+    assert set(found.sides(model)) == {"weight", "bias"}
 
 
 def test_modules_outside_the_model_keep_their_gradients():

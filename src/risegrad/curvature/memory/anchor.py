@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from risegrad.curvature.memory.layer_memory import LayerMemory
-from risegrad.curvature.memory.layer_names import Role, named_parameters, role_of
-from risegrad.curvature.memory.parameter_sides import scalings
+from risegrad.curvature.memory.layer_names import PAIR, Role, named_parameters, role_of
+from risegrad.curvature.memory.parameter_sides import check_shape, pairs_in_use, scalings
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,14 @@ def moved_parameters(
 ) -> dict[str, dict[Role, Moved]]:
     """By layer and role: what may have moved, and the partners of LoRA matrices that may."""
     found: dict[str, dict[Role, Moved]] = {}
+    pairs = _moved_pairs(model, anchor)
     for name, tensor in named_parameters(model).items():
         role, then = role_of(name), anchor.values.get(name)
-        pair = role.part in ("lora_A", "lora_B")
-        if role.layer not in memory or not (tensor.requires_grad or pair or then is not None):
+        if role.part in PAIR:
+            moves = (role.layer, role.adapter) in pairs
+        else:
+            moves = tensor.requires_grad or then is not None
+        if role.layer not in memory or not moves:
             continue
         if then is not None and then.shape != tensor.shape:
             raise ValueError(
@@ -70,6 +74,21 @@ def moved_parameters(
     if not found:
         raise ValueError("the memory covers no trained parameter of the model")
     return found
+
+
+def _moved_pairs(model: nn.Module, anchor: Anchor) -> set[tuple[str, str]]:
+    """Layers and adapters of the LoRAs that may have moved their layer.
+
+    A frozen one has not moved since an anchor; without an anchor all that are in use are measured
+    from zero.
+    """
+    trained = {
+        (role.layer, role.adapter)
+        for name, tensor in named_parameters(model).items()
+        if (role := role_of(name)).part in PAIR and (tensor.requires_grad or name in anchor.values)
+    }
+    adding = pairs_in_use(model)
+    return adding & trained if anchor.values else adding
 
 
 def change_of(moved: Moved) -> Tensor:
@@ -105,6 +124,8 @@ def layer_damages(
     scale = scalings(model)
     found = {}
     for name, parts in moved_parameters(memory, model, anchor).items():
+        for role, moved in parts.items():
+            check_shape(moved.name, moved.now, role.part, memory[name])
         pairs = [
             pair
             for role in parts

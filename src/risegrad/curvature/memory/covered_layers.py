@@ -103,10 +103,22 @@ def _candidates(model: nn.Module) -> Iterator[Layer]:
         kind = kind_of(module if base is None else base)
         if base is not None:
             inside.update(id(child) for child in module.modules())
-        if hasattr(module, "modules_to_save") and hasattr(module, "original_module"):
-            inside.update(id(child) for child in module.original_module.modules())
+        inside.update(id(child) for child in _spare_copies(module))
         if kind is not None:
             yield Layer(layer_name(name), kind, module, module if base is None else base)
+
+
+def _spare_copies(module: nn.Module) -> Iterator[nn.Module]:
+    """What peft keeps beside a layer that is trained as a whole: the layer as it was, and the
+    copies of adapters that are switched off."""
+    wrapper: Any = module
+    if not (hasattr(module, "modules_to_save") and hasattr(module, "original_module")):
+        return
+    yield from wrapper.original_module.modules()
+    used = getattr(wrapper, "active_adapters", [*wrapper.modules_to_save])
+    for adapter, copy in wrapper.modules_to_save.items():
+        if adapter not in used:
+            yield from copy.modules()
 
 
 def _lora_base(module: nn.Module) -> nn.Module | None:
@@ -128,7 +140,7 @@ def chosen_layers(
     else:
         wanted = {name: layer for name, layer in layers.items() if layer.trained}
         if not any(p.requires_grad for p in model.parameters()):
-            wanted = {name: layer for name, layer in layers.items() if layer.kind != "norm"}
+            wanted = _fit_for_later(model, layers)
     left = set(_matching("exempt", wanted, exempt))
     wanted = {name: layer for name, layer in wanted.items() if name not in left}
     tied = _tied(model, wanted)
@@ -142,6 +154,16 @@ def chosen_layers(
     return kept, _uncovered(model, kept, tied, left)
 
 
+def _fit_for_later(model: nn.Module, layers: dict[str, Layer]) -> dict[str, Layer]:
+    """Of a frozen model, what an adapter or a full fine-tuning may train.
+
+    Not an embedding that is also the head: no LoRA of it is covered, and once thawed its name would
+    stand for both, of which it knows one.
+    """
+    shared = _tied(model, layers, trained=False)
+    return {n: layer for n, layer in layers.items() if layer.kind != "embedding" or n not in shared}
+
+
 def _matching(argument: str, layers: dict[str, Layer], patterns: Sequence[str]) -> list[str]:
     for pattern in patterns:
         if not any(matches(name, [pattern]) for name in layers):
@@ -151,12 +173,15 @@ def _matching(argument: str, layers: dict[str, Layer], patterns: Sequence[str]) 
     return [name for name in layers if matches(name, patterns)]
 
 
-def _tied(model: nn.Module, layers: dict[str, Layer]) -> dict[str, str]:
-    """Layers whose own weight is trained in two places: its curvature is not a single product."""
+def _tied(model: nn.Module, layers: dict[str, Layer], trained: bool = True) -> dict[str, str]:
+    """Layers whose own weight is trained in two places: its curvature is not a single product.
+
+    With ``trained=False`` also those that would be.
+    """
     homes: dict[int, list[str]] = {}
     for name, module in model.named_modules():
         for tensor in module._parameters.values():
-            if tensor is not None and tensor.requires_grad:
+            if tensor is not None and (tensor.requires_grad or not trained):
                 homes.setdefault(id(tensor), []).append(layer_name(name))
     return {
         name: f"{' and '.join(shared)} share one weight"
@@ -186,10 +211,15 @@ def _uncovered(
 
 def unknown_part(layer: Layer, part: str, adapter: str) -> str:
     """Why a parameter of a remembered layer is not covered; empty if it is."""
-    variants: Any = getattr(layer.module, "lora_variant", {})
-    weighted: Any = getattr(layer.module, "use_dora", {})  # how peft before 0.16 marks DoRA
-    if part.startswith("lora_") and (adapter in variants or weighted.get(adapter)):
+    if part.startswith("lora_") and adapter in variants_of(layer.module):
         return "a variant of LoRA whose weight is not the sum of W and BA"
     if part in ("weight", "bias", "lora_A", "lora_B", "lora_B.bias"):
         return ""
     return f"a {part} of a layer is not known"
+
+
+def variants_of(module: nn.Module) -> set[str]:
+    """The adapters of a layer whose weight is not the sum of W and BA, such as DoRA's."""
+    variants: Any = getattr(module, "lora_variant", {})
+    weighted: Any = getattr(module, "use_dora", {})  # how peft before 0.16 marks DoRA
+    return {*variants, *(adapter for adapter, is_so in weighted.items() if is_so)}

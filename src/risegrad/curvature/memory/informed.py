@@ -88,20 +88,29 @@ class InformedTie(Tie):
 
     def __init__(self, shaper: Informed, params: Mapping[str, Tensor], held: Sequence[str]) -> None:
         bound = Bound(shaper.memory, params, held)
-        if shaper.strict and bound.uncovered:
-            raise ValueError(
-                f"strict: the memory does not cover {listing(bound.uncovered)}; name them in "
-                "exempt, or take strict=False to leave them as plain training leaves them"
-            )
         self.shaper, self.bound = shaper, bound
         self.leaves = tuple(bound.uncovered)
         self._made_of = (shaper, params, held)
+        self._check_strict()
 
     def __reduce__(self) -> tuple[Any, ...]:
         # What is bound to tensors does not travel; a copy is bound to the copied ones.
         return InformedTie, self._made_of
 
+    def _trained_plainly(self) -> list[str]:
+        """Many give an optimizer all parameters; those that are frozen are not trained at all."""
+        _, params, _ = self._made_of
+        return [name for name in self.leaves if params[name].requires_grad]
+
+    def _check_strict(self) -> None:
+        if self.shaper.strict and (plain := self._trained_plainly()):
+            raise ValueError(
+                f"strict: the memory does not cover {listing(plain)}; name them in "
+                "exempt, or take strict=False to leave them as plain training leaves them"
+            )
+
     def ready(self) -> Work:
+        self._check_strict()  # one may have been thawed
         filtering = _Filtering(self.bound.now(), self.shaper.damping, self.shaper.q)
         return filtering.turn if self.shaper.q is None else filtering.draw
 
@@ -111,8 +120,8 @@ class InformedTie(Tie):
         found = [f"damping {self.shaper.damping:g}, memory {self.shaper.memory.hash[:8]}"]
         if fresh:
             found.append(f"one side only, as the other is zero now: {listing(fresh)}")
-        if self.leaves:
-            found.append(f"not covered, left as plain training leaves it: {listing(self.leaves)}")
+        if plain := self._trained_plainly():
+            found.append(f"not covered, left as plain training leaves it: {listing(plain)}")
         return found
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from risegrad.core.parameter_names import plain_name
+from risegrad.core.parameter_names import WRAPPERS, plain_name
 
 PAIR = ("lora_A", "lora_B")
 """How peft calls the two matrices of a LoRA."""
@@ -32,7 +32,8 @@ def layer_name(name: str) -> str:
     >>> layer_name("base_model.model.score.modules_to_save.default")
     'score'
     """
-    parts = plain_name(name).split(".") if name else []
+    # Not ``plain_name``, which leaves "module" as it is: of "module.weight" only "weight" is left.
+    parts = [part for part in name.split(".") if part and part not in WRAPPERS]
     if parts[:2] == ["base_model", "model"]:
         parts = parts[2:]
     if "modules_to_save" in parts:

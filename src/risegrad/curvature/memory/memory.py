@@ -19,6 +19,7 @@ from risegrad.curvature.memory.anchor import Anchor, anchor_of, layer_damages
 from risegrad.curvature.memory.covered_layers import all_layers
 from risegrad.curvature.memory.factor import Factor
 from risegrad.curvature.memory.layer_memory import LayerMemory
+from risegrad.curvature.memory.layer_names import role_of
 from risegrad.curvature.memory.memory_files import read_memory, write_memory
 from risegrad.curvature.memory.memory_side import Side
 from risegrad.curvature.memory.parameter_sides import Bound, Named, ParameterSides
@@ -145,7 +146,7 @@ class Memory(Mapping[str, LayerMemory]):
         ranks = [memory.rank for memory in (self, other) if memory.rank is not None]
         rank = max(ranks) if ranks else None
         kept = {name: layer.changed(_cut(rank)) for name, layer in layers.items()}
-        uncovered = {**self.uncovered, **other.uncovered}
+        uncovered = _still_uncovered(self, other) | _still_uncovered(other, self)
         return Memory(kept, rank=rank, uncovered=uncovered, source=_joined(self, other))
 
     def scaled(self, weight: float) -> Memory:
@@ -259,6 +260,15 @@ def check_memory(given: object) -> Memory | None:
 
 def _cut(rank: int | None) -> Callable[[str, Side], Side]:
     return lambda _part, side: side if rank is None else side.truncated(rank)
+
+
+def _still_uncovered(one: Memory, other: Memory) -> dict[str, str]:
+    """What one of two memories does not cover and the other neither."""
+    return {
+        name: reason
+        for name, reason in one.uncovered.items()
+        if name in other.uncovered or role_of(name).layer not in other
+    }
 
 
 def _joined(one: Memory, other: Memory) -> dict[str, Any]:

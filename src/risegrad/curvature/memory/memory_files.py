@@ -14,7 +14,7 @@ from torch import Tensor
 from risegrad.common.atomic_files import write_bytes
 from risegrad.common.checks import check_number
 from risegrad.common.optional_imports import need
-from risegrad.curvature.memory.factor import Factor
+from risegrad.curvature.memory.factor import Factor, check_not_negative
 from risegrad.curvature.memory.layer_memory import PARTS, LayerMemory
 from risegrad.curvature.memory.memory_side import Diagonal, Side
 
@@ -115,7 +115,10 @@ def _memory(about: Any, opened: Any) -> dict[str, Any]:
     if rank is not None:
         rank = int(check_number("rank", rank, at_least=1, whole=True))
     uncovered = {str(name): str(reason) for name, reason in about["uncovered"].items()}
-    return {"layers": layers, "rank": rank, "uncovered": uncovered, "source": dict(about["source"])}
+    source = dict(about["source"])
+    if not isinstance(source.get("sum", []), list):
+        raise ValueError(f"the sum in its source must be a list, got {source['sum']!r}")
+    return {"layers": layers, "rank": rank, "uncovered": uncovered, "source": source}
 
 
 def _layer(name: str, found: Any, opened: Any, names: set[str]) -> LayerMemory:
@@ -145,7 +148,9 @@ def side_of(tensors: Mapping[str, Tensor]) -> Side:
     if any(tensor.dtype not in (torch.float32, torch.float64) for tensor in tensors.values()):
         raise ValueError("a factor must be float32 or float64")
     if set(tensors) == {"matrix"}:
-        return Factor(tensors["matrix"])
+        found = Factor(tensors["matrix"])
+        check_not_negative(tensors["matrix"])
+        return found
     if set(tensors) == {"diagonal"}:
         return Diagonal(tensors["diagonal"])
     if set(tensors) != {"vectors", "values", "rest"}:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from risegrad.core.blocks import listing
 from risegrad.core.whole_steps import gathered
+from risegrad.curvature.memory.covered_layers import variants_of
 from risegrad.curvature.memory.layer_memory import LayerMemory
 from risegrad.curvature.memory.layer_names import PAIR, Role, named_parameters, role_of
 from risegrad.curvature.memory.memory_side import Diagonal, Side
@@ -122,10 +123,8 @@ class Bound:
             return self._pair(name, role, layer, tensor)
         if role.part not in ("weight", "bias", "lora_B.bias"):
             return None
-        device = tensor.device
-        wanted = (layer.outputs.dim,) if "bias" in role.part else tuple(layer.shape)
-        _check_shape(name, tensor, wanted)
-        fixed = self._whole(role, layer, device)
+        check_shape(name, tensor, role.part, layer)
+        fixed = self._whole(role, layer, tensor.device)
         return lambda: fixed
 
     def _whole(self, role: Role, layer: LayerMemory, device: torch.device) -> ParameterSides:
@@ -149,11 +148,9 @@ class Bound:
             return None
         scale = self._scalings.get((role.layer, role.adapter), 1.0)
         left, right = (self._side(role.layer, p, tensor.device) for p in ("outputs", "inputs"))
-        flat = (len(tensor), tensor.shape[1:].numel())
+        check_shape(name, tensor, role.part, layer)
         if role.part == "lora_A":
-            _check_flat(name, flat, (flat[0], right.dim))
             return lambda: ParameterSides(left.compressed(_flat(other) * scale), right, name)
-        _check_flat(name, flat, (left.dim, flat[1]))
         return lambda: ParameterSides(left, right.compressed(_flat(other).T * scale), name)
 
     def _side(self, layer: str, part: str, device: torch.device) -> Side:
@@ -181,6 +178,23 @@ def scalings(model: nn.Module) -> dict[tuple[str, str], float]:
     return found
 
 
+def pairs_in_use(model: nn.Module) -> set[tuple[str, str]]:
+    """Layers and adapters of every LoRA that adds ``BA`` to its layer's weight now.
+
+    Not those that are switched off, and not DoRA, whose weight is not the sum of W and BA.
+    """
+    found: set[tuple[str, str]] = set()
+    for name, module in model.named_modules():
+        if not hasattr(module, "lora_A"):
+            continue
+        held: Any = module
+        used = {*getattr(held, "active_adapters", held.lora_A)}
+        used |= {*getattr(held, "merged_adapters", ())}
+        layer = role_of(f"{name}.weight").layer
+        found |= {(layer, adapter) for adapter in used & {*held.lora_A} - variants_of(module)}
+    return found
+
+
 def _one(measure: float, beside: Side) -> Side:
     """The input of a bias, which is always 1, beside inputs with this mean."""
     return Diagonal(beside.like.new_ones(1), measure)
@@ -194,11 +208,14 @@ def _flat(tensor: Tensor) -> Tensor:
     return gathered(tensor.detach()).flatten(1)
 
 
-def _check_shape(name: str, tensor: Tensor, wanted: tuple[int, ...]) -> None:
-    _check_flat(name, tuple(tensor.shape), wanted)
-
-
-def _check_flat(name: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> None:
+def check_shape(name: str, tensor: Tensor, part: str, layer: LayerMemory) -> None:
+    """A parameter must have the shape that it has in the layer that was remembered."""
+    shape, wanted = tuple(tensor.shape), tuple(layer.shape)
+    if part in PAIR:
+        shape = (len(tensor), tensor.shape[1:].numel())
+        wanted = (shape[0], layer.inputs.dim) if part == "lora_A" else (layer.outputs.dim, shape[1])
+    elif "bias" in part:
+        wanted = (layer.outputs.dim,)
     if shape != wanted:
         raise ValueError(
             f"the memory is not one of this model: parameter {name!r} must have shape {wanted}, "

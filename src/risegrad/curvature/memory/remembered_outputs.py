@@ -72,7 +72,9 @@ def choose_rows(model: nn.Module, batch: Any, of: Of, predict: Reading | None) -
     if isinstance(of, str):
         module = _find(model, of)
         run = predict or _plain_run(model, batch)
-        return lambda m, b: _positions(_output_of(module, lambda: run(m, b)), b, 0)
+        shift = _token_shift(model, batch) if predict is None else 0
+        keys = _MASKS[1:] if _reads_inputs(model, module) else _MASKS
+        return lambda m, b: _positions(_output_of(module, lambda: run(m, b)), b, shift, keys)
     raise TypeError(
         "of must be 'predictions', 'features', the name of a module or a function of "
         f"(model, batch), got {type(of).__name__}"
@@ -90,12 +92,23 @@ def _predictions(model: nn.Module, batch: Any, predict: Reading | None) -> Rows:
 
 
 def _answered(found: Any) -> Tensor:
-    """Rows of a prediction, without those whose target is ignored."""
+    """Rows of a prediction, without those whose target is ignored.
+
+    Classes come last or, as torch's own loss takes images, second.
+    """
     prediction, target = found if isinstance(found, tuple) else (found, None)
     prediction = _tensor(prediction, "predict")
+    if _classes_second(prediction, target):
+        prediction = prediction.movedim(1, -1)
     if isinstance(target, Tensor) and target.shape == prediction.shape[:-1]:
         return prediction[target != IGNORED]
     return prediction.reshape(-1, prediction.shape[-1])
+
+
+def _classes_second(prediction: Tensor, target: Any) -> bool:
+    if not isinstance(target, Tensor) or target.shape == prediction.shape[:-1]:
+        return False
+    return prediction.ndim > 2 and target.shape == (len(prediction), *prediction.shape[2:])
 
 
 def _features(model: nn.Module, batch: Any, predict: Reading | None) -> Rows:
@@ -104,9 +117,7 @@ def _features(model: nn.Module, batch: Any, predict: Reading | None) -> Rows:
         reading = predict
         return lambda m, b: _answered(reading(m, b))
     run = _plain_run(model, batch)
-    labels = batch.get("labels") if isinstance(batch, Mapping) else None
-    tokens = isinstance(labels, Tensor) and labels.ndim == 2
-    shift = label_shift(model, batch, nn.CrossEntropyLoss()) if tokens else 0
+    shift = _token_shift(model, batch)
 
     def rows(m: nn.Module, b: Any) -> Tensor:
         heads = [layer.module for layer in all_layers(m).values() if layer.kind in _HEADS]
@@ -120,12 +131,29 @@ def _features(model: nn.Module, batch: Any, predict: Reading | None) -> Rows:
 
 
 _HEADS = ("linear", "conv1d")
+_MASKS = ("labels", "attention_mask")
 
 
-def _positions(values: Tensor, batch: Any, shift: int) -> Tensor:
+def _token_shift(model: nn.Module, batch: Any) -> int:
+    """How many places after what predicts it a label stands, where every token has one."""
+    labels = batch.get("labels") if isinstance(batch, Mapping) else None
+    tokens = isinstance(labels, Tensor) and labels.ndim == 2
+    return label_shift(model, batch, nn.CrossEntropyLoss()) if tokens else 0
+
+
+def _reads_inputs(model: nn.Module, module: nn.Module) -> bool:
+    """Whether a module is in the encoder of an encoder-decoder: labels are of the decoder's tokens,
+    and inputs may happen to be as long."""
+    if not getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        return False
+    encoder: Any = getattr(model, "get_encoder", lambda: None)()
+    return isinstance(encoder, nn.Module) and any(part is module for part in encoder.modules())
+
+
+def _positions(values: Tensor, batch: Any, shift: int, keys: tuple[str, ...] = _MASKS) -> Tensor:
     """One row for each position that counts, by the labels or the attention mask."""
     if isinstance(batch, Mapping) and values.ndim == 3:
-        for key in ("labels", "attention_mask"):
+        for key in keys:
             mask = batch.get(key)
             if isinstance(mask, Tensor) and mask.shape == values.shape[:2]:
                 counts = mask != IGNORED if key == "labels" else mask != 0

@@ -171,7 +171,7 @@ def _taken(batches: Batches, device: torch.device, examples: int | None) -> Iter
 
 def _detached(batch: Any) -> Any:
     if isinstance(batch, Tensor):
-        return batch.detach()
+        return batch.clone() if batch.is_inference() else batch.detach()
     if isinstance(batch, Mapping):
         return {key: _detached(value) for key, value in batch.items()}
     return tuple(map(_detached, batch)) if isinstance(batch, tuple) else batch
@@ -254,11 +254,25 @@ def _as_found(model: nn.Module) -> Iterator[None]:
     ]
     with ExitStack() as stack:
         stack.callback(generators.put_back)
+        for table in _renormed(model):
+            stack.callback(_put_back, table, table.detach().clone())
         for buffer in buffers:
             stack.callback(buffer.put_back)
+        stack.enter_context(torch.inference_mode(False))  # or nothing could be differentiated
         stack.enter_context(uncompiled())
         stack.enter_context(evaluating(model))
         yield
+
+
+def _renormed(model: nn.Module) -> list[Tensor]:
+    """Tables of tokens whose rows every forward pass cuts to a norm, in place."""
+    tables = [m for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
+    return [table.weight for table in tables if table.max_norm is not None]
+
+
+@torch.no_grad()
+def _put_back(tensor: Tensor, value: Tensor) -> None:
+    tensor.copy_(value)
 
 
 def _factor_sizes(layer: Layer) -> tuple[int, ...]:

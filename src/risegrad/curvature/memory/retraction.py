@@ -85,9 +85,13 @@ def _anchor(model: nn.Module, before: Anchor | Mapping[str, Tensor]) -> Anchor:
         return before
     known = {plain_name(name): value for name, value in before.items()}
     named = named_parameters(model)
-    return Anchor(
-        {name: known[name] for name, p in named.items() if p.requires_grad and name in known}
-    )
+    found = {n: (known[n], p) for n, p in named.items() if p.requires_grad and n in known}
+    if own := [n for n, (then, now) in found.items() if then.data_ptr() == now.data_ptr()]:
+        raise ValueError(
+            f"before holds the model's own {own[0]}, which training has moved too: copy the "
+            "state_dict() before the training, value.clone() for each"
+        )
+    return Anchor({name: then for name, (then, _) in found.items()})
 
 
 def _apply(parts: Mapping[Role, Moved], share: float) -> None:

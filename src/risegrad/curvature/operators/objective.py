@@ -179,14 +179,14 @@ class Objective:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode; the flags come back."""
-    training = [module for module in model.modules() if module.training]
+    """Eval mode; the flags come back, also those that a person's own function turned on."""
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         yield
     finally:
-        for module in training:
-            module.training = True
+        for module, training in modes:
+            module.training = training
 
 
 @contextmanager

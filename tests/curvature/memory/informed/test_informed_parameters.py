@@ -69,6 +69,24 @@ def test_strict_refuses_what_is_not_covered() -> None:
     stepped(model, Informed(kept, strict=True, exempt=["shift"]))
 
 
+def test_what_is_frozen_needs_no_cover_until_it_is_thawed() -> None:
+    """An optimizer of all parameters of a model with a LoRA holds many that never move."""
+    model = Odd()
+    kept = risegrad.remember(model, batches(), examples=16)
+    model.shift.requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    shaper = Informed(kept, strict=True)
+    handle = risegrad.attach(optimizer, shaper, model.named_parameters())
+    assert "not covered" not in str(handle)
+    nn.functional.cross_entropy(model(batches()[0][0]), batches()[0][1]).backward()
+    optimizer.step()
+    model.shift.requires_grad_(True)
+    before = model.layer.weight.detach().clone()
+    with pytest.raises(ValueError, match="strict: the memory does not cover shift"):
+        optimizer.step()
+    assert torch.equal(model.layer.weight, before)
+
+
 @pytest.mark.parametrize("on", ["gradient", "update"])
 def test_lora_is_filtered_by_the_values_before_the_step(on: Any) -> None:
     """While a displacement is shaped, the parameters hold it: their values are taken before."""
