@@ -29,8 +29,8 @@ from risegrad.continual.language.streams.text_tasks import POOL
 RESULTS = Path(__file__).with_suffix(".json")
 SEEDS = (0, 1, 2)
 OLD = "agnews"
-TAUGHT, TESTED, PER_LABEL, REMEMBERED = 64, 48, 4, 32
-RATE, EPOCHS, BETWEEN, DAMPING, WORDS = 3e-3, 6, 2, 0.3, 24
+TAUGHT, TESTED, PER_LABEL, REMEMBERED = 64, 24, 4, 32
+RATE, EPOCHS, BETWEEN, DAMPING, WORDS = 3e-3, 4, 2, 0.3, 24
 
 Batch = dict[str, Tensor]
 
