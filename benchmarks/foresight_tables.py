@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from risegrad.foresight.diagnosis_report import Diagnosis
+from risegrad.foresight.followed_run import END
 from risegrad.foresight.forecast_tables import forecast_tables
 from risegrad.foresight.foresight_report import (
     HORIZON_HEAD,
@@ -56,6 +57,20 @@ def foresight_names() -> list[str]:
 def horizon_table(name: str) -> str:
     """How well predictions from before a session came true, by steps ahead."""
     return _table(HORIZON_HEAD, map(horizon_cells, _foresight(name).horizons))
+
+
+def foresight_overview() -> str:
+    """How many pairs of methods each stream's predictions put in order, by steps ahead."""
+    rows = [
+        "| stream | sessions | in order 1 step ahead | 4 steps ahead | at the session's end |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for name in foresight_names():
+        found = _foresight(name)
+        ordered = {row.steps: _percent(row.ordered) for row in found.horizons}
+        cells = name, len(found.sessions), *(ordered[steps] for steps in (1, 4, END))
+        rows.append(_line(cells))
+    return "\n".join(rows)
 
 
 def score_table(name: str) -> str:

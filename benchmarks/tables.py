@@ -19,6 +19,7 @@ from benchmarks.foresight_tables import (
     calibration_figures,
     diagnosis_table,
     foresight_names,
+    foresight_overview,
     horizon_table,
     score_table,
 )
@@ -106,8 +107,8 @@ def all_classes_table() -> str:
 
 
 def _at_the_end(records: list[Record], score: str) -> str:
-    unions = [record.result.scores[score].union for record in records]
-    return spread([union[-1] for union in unions if union])
+    ends = [record.result.scores[score].union[-1] for record in records]
+    return spread([end for end in ends if end is not None])
 
 
 def equal_learning_table(name: str) -> str:
@@ -193,6 +194,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "dreams": dreams_table,
     "banking77-rank": rank_text,
     "cifar100-all-classes": all_classes_table,
+    "foresight-all": foresight_overview,
     **{name: partial(experiment_table, name) for name in EXPERIMENTS},
     **{f"{name}-equal": partial(equal_learning_table, name) for name in EXPERIMENTS},
     **{f"{name}-choice": partial(choice_text, name) for name in EXPERIMENTS},

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from risegrad.common.settings import read
 from risegrad.curvature.estimates.estimated import Estimate
 from risegrad.foresight.block_lines import short_names
 from risegrad.foresight.diagnosis_page import diagnosis_page, diagnosis_parts
@@ -21,7 +20,9 @@ RECORDS = Path(__file__).parents[2] / "experiments" / "records" / "diagnosis"
 
 @pytest.fixture(scope="module")
 def found():
-    return read(Diagnosis, json.loads((RECORDS / "vit.json").read_text()))
+    """As one of a user's model with blocks alone: no rules, no rows."""
+    saved = Diagnosis.from_dict(json.loads((RECORDS / "cifar100-within.json").read_text()))
+    return replace(saved, rules=(), rows=(), left_out=(), verdicts=())
 
 
 def with_totals(found, rise, scaled, cost):
@@ -79,7 +80,7 @@ def test_few_blocks_have_a_line_each_under_their_pattern(found):
     assert [column.title for column in table.columns] == ["lambda_dir", "lambda_avg", "S"]
     q, v = table.sections
     assert (q.title, v.title) == tuple(
-        f"{name}: d 3,072, q 4, factor 0.0361" for name in ("q", "v")
+        f"{name}: d 24,576, q 4, factor 0.0128" for name in ("q", "v")
     )
     assert [line.label for line in q.lines] == [
         "all 6", "<b>.0[0]", "<b>.0[1]", "<b>.0[2]", "<b>.1[0]", "<b>.1[1]", "<b>.1[2]"
@@ -91,7 +92,7 @@ def test_few_blocks_have_a_line_each_under_their_pattern(found):
 def test_many_blocks_have_a_line_for_each_tensor(found):
     many = chunked(found, 4, 20)
     q, _ = block_lines(many).sections
-    assert q.title == "q: 20 blocks of d 3,072, q 4, factor 0.0361"
+    assert q.title == "q: 20 blocks of d 24,576, q 4, factor 0.0128"
     assert [line.label for line in q.lines] == ["all 4", *(f"<b>.{n}" for n in range(4))]
     value = found.blocks[0].S.value
     own = [block.S.value for block in many.blocks if block.name.startswith("<b>.1.attention.q.")]
@@ -104,7 +105,7 @@ def test_many_blocks_have_a_line_for_each_tensor(found):
 def test_very_many_blocks_have_a_line_for_each_pattern(found):
     (section,) = block_lines(chunked(found, 110, 2)).sections
     assert [line.label for line in section.lines] == ["q", "v"]
-    assert section.lines[0].note == "220 blocks of d 3,072, q 4, factor 0.0361"
+    assert section.lines[0].note == "220 blocks of d 24,576, q 4, factor 0.0128"
 
 
 def test_the_page_of_very_many_blocks_is_small(found):

@@ -105,7 +105,7 @@ def words(page: str) -> dict[str, str]:
 def test_a_saved_diagnosis_brings_its_own_words(tmp_path: Path) -> None:
     """Alone it has no words of records; beside records, what means two things is told apart."""
     out = tmp_path / "report.html"
-    saved = RECORDS / "diagnosis" / "t5.json"
+    saved = RECORDS / "diagnosis" / "banking77.json"
     assert main(["report", str(saved), "--out", str(out), "--quiet"]) == 0
     alone = words(out.read_text())
     assert {"damage", "deviation", "lambda_dir", "S", "C"} <= alone.keys()

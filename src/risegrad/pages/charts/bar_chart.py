@@ -63,11 +63,18 @@ def bars(found: Sequence[Bar], palette: Palette, title: str) -> AnyChart:
     base = alt.Chart(ROWS).encode(y)
     if grouped:
         base = base.encode(yOffset=alt.YOffset("method:N", sort=[visible(m) for m in methods]))
-    chart = alt.layer(
+    layers = [
         base.mark_bar(cornerRadiusEnd=2).encode(x, colour, **tip()),
         base.mark_rule(strokeWidth=1.6, aria=False).encode(
             alt.X("low:Q", scale=alt.Scale(domain=ends, nice=False), axis=axis),
             alt.X2("high:Q"),
         ),
-    ).properties(width=WIDTH, height=(THIN_BAR if grouped else BAR) * max(len(found), 2))
+    ]
+    if not grouped:  # a bar that is too short to be seen has its number
+        shown = base.mark_text(align="left", dx=6, aria=False, style="label")
+        at = alt.X("high:Q", scale=alt.Scale(domain=ends, nice=False), axis=axis)
+        layers.append(shown.encode(at, text=alt.Text("value:Q", format=".2~g")))
+    chart = alt.layer(*layers).properties(
+        width=WIDTH, height=(THIN_BAR if grouped else BAR) * max(len(found), 2)
+    )
     return with_data(chart, rows=map(vars, found))
