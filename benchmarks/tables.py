@@ -179,7 +179,7 @@ def _metric(record: Record, key: str) -> float:
 
 EXPERIMENTS = (
     "turned-digits", "turned-digits-ablations", "turned-digits-ten", "banking77",
-    "banking77-zero-shot", "cifar100-within", "cifar100-means", "digits", "table1-cpu",
+    "banking77-zero-shot", "cifar100-within", "digits", "table1-cpu",
     "table3-cpu", "language-short-cpu", "language-frontier-cpu", "language-ten-cpu",
 )  # fmt: skip
 """An entry here gives an experiment with records its figure, `docs/figures/NAME-frontier.png`, and
