@@ -51,7 +51,10 @@ def bars(found: Sequence[Bar], palette: Palette, title: str) -> AnyChart:
     grouped = len(labels) < len(found)
     axis = across(title)
     axis.tickCount, axis.labelExpr = 4, tick_label(number_format(ends))
-    x = alt.X("value:Q", scale=alt.Scale(domain=ends, nice=False), axis=axis)
+
+    def at(field: str) -> alt.X:
+        return alt.X(f"{field}:Q", scale=alt.Scale(domain=ends, nice=False), axis=axis)
+
     # Grouped bars need a legend; single ones are named by the axis.
     colour = alt.Color(
         "method:N",
@@ -64,16 +67,12 @@ def bars(found: Sequence[Bar], palette: Palette, title: str) -> AnyChart:
     if grouped:
         base = base.encode(yOffset=alt.YOffset("method:N", sort=[visible(m) for m in methods]))
     layers = [
-        base.mark_bar(cornerRadiusEnd=2).encode(x, colour, **tip()),
-        base.mark_rule(strokeWidth=1.6, aria=False).encode(
-            alt.X("low:Q", scale=alt.Scale(domain=ends, nice=False), axis=axis),
-            alt.X2("high:Q"),
-        ),
+        base.mark_bar(cornerRadiusEnd=2).encode(at("value"), colour, **tip()),
+        base.mark_rule(strokeWidth=1.6, aria=False).encode(at("low"), alt.X2("high:Q")),
     ]
     if not grouped:  # a bar that is too short to be seen has its number
         shown = base.mark_text(align="left", dx=6, aria=False, style="label")
-        at = alt.X("high:Q", scale=alt.Scale(domain=ends, nice=False), axis=axis)
-        layers.append(shown.encode(at, text=alt.Text("value:Q", format=".2~g")))
+        layers.append(shown.encode(at("high"), text=alt.Text("value:Q", format=".2~g")))
     chart = alt.layer(*layers).properties(
         width=WIDTH, height=(THIN_BAR if grouped else BAR) * max(len(found), 2)
     )
