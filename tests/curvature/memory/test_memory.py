@@ -42,6 +42,13 @@ def test_the_same_memory_twice_is_the_memory_with_twice_the_weight():
     assert (2 * one)["0"].weight == 2 == (one * 2)["0"].weight
 
 
+def test_a_list_of_memories_has_a_sum():
+    a, b = memory(), memory(2)
+    assert sum([a, b]) == a + b
+    with pytest.raises(TypeError, match="unsupported operand"):
+        1 + a
+
+
 def test_sums_do_not_depend_on_the_order():
     a, b, c = memory(), memory(2), memory(3)
     first, second = (a + b) + c, c + (b + a)

@@ -480,6 +480,14 @@ def test_the_rank_is_chosen_by_bytes():
     assert "chosen" not in str(own)
 
 
+def test_numbers_of_double_precision_take_twice_the_budget():
+    model, data = network().float(), [(x.float(), y) for x, y in vectors()]
+    full = remember(model, data).bytes
+    assert remember(model, data, budget=full).rank is None
+    assert remember(network().double(), vectors(), budget=full).rank is not None
+    assert remember(network().double(), vectors(), budget=2 * full).bytes == 2 * full
+
+
 def test_everything_is_left_as_it_was_found():
     model = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Dropout(), nn.Linear(5, 3))
     model = model.double().train()

@@ -122,6 +122,8 @@ class InformedTie(Tie):
             found.append(f"one side only, as the other is zero now: {listing(fresh)}")
         if plain := self._trained_plainly():
             found.append(f"not covered, left as plain training leaves it: {listing(plain)}")
+        if absent := self.bound.absent:
+            found.append(f"remembered, and not among the parameters given: {listing(absent)}")
         return found
 
 

@@ -149,6 +149,10 @@ class Memory(Mapping[str, LayerMemory]):
         uncovered = _still_uncovered(self, other) | _still_uncovered(other, self)
         return Memory(kept, rank=rank, uncovered=uncovered, source=_joined(self, other))
 
+    def __radd__(self, other: object) -> Memory:
+        """``sum(memories)`` begins with zero."""
+        return self if isinstance(other, int) and other == 0 else NotImplemented
+
     def scaled(self, weight: float) -> Memory:
         """The same with another weight: in a sum, and in a penalty."""
         by = check_number("weight", weight, above=0)

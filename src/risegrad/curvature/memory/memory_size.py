@@ -11,36 +11,38 @@ BYTES = 64 * 2**20
 MOST, LEAST = 64, 4
 """Eigenpairs of each factor: more make every step slower, fewer hardly protect."""
 NUMBER = 4
-"""Bytes of a float32."""
+"""Bytes of a float32, in which factors are unless the model is in float64."""
 
 
-def factor_bytes(dim: int, rank: int | None) -> int:
+def factor_bytes(dim: int, rank: int | None, number: int = NUMBER) -> int:
     """Bytes of a factor of this size: a full one, or ``rank`` eigenpairs and one number."""
     if rank is None or rank >= dim:
-        return NUMBER * dim * dim
-    return NUMBER * ((dim + 1) * rank + 1)
+        return number * dim * dim
+    return number * ((dim + 1) * rank + 1)
 
 
-def memory_bytes(dims: Iterable[int], rank: int | None) -> int:
+def memory_bytes(dims: Iterable[int], rank: int | None, number: int = NUMBER) -> int:
     """Bytes of all factors together.
 
     >>> memory_bytes([768, 2304], 16)
     196744
     """
-    return sum(factor_bytes(dim, rank) for dim in dims)
+    return sum(factor_bytes(dim, rank, number) for dim in dims)
 
 
-def rank_for(dims: Iterable[int], budget: int = BYTES) -> int | None:
+def rank_for(dims: Iterable[int], budget: int = BYTES, number: int = NUMBER) -> int | None:
     """None (full factors) if those fit, otherwise the most eigenpairs that do.
 
     >>> rank_for([100, 100]) is None
     True
     >>> rank_for([4096] * 448)
     9
+    >>> rank_for([4096] * 448, number=8)
+    4
     """
     sizes = list(dims)
     check_positive_int("budget", budget)
-    if memory_bytes(sizes, None) <= budget:
+    if memory_bytes(sizes, None, number) <= budget:
         return None
     ranks = range(MOST, LEAST - 1, -1)
-    return next((rank for rank in ranks if memory_bytes(sizes, rank) <= budget), LEAST)
+    return next((rank for rank in ranks if memory_bytes(sizes, rank, number) <= budget), LEAST)

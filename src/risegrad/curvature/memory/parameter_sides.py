@@ -104,6 +104,12 @@ class Bound:
         """The names of the parameters that the memory covers."""
         return list(self._ways)
 
+    @property
+    def absent(self) -> list[str]:
+        """Remembered layers of which the model, or what was given of it, has no parameter."""
+        there = {role.layer for role in self._tensors}
+        return [layer for layer in self._memory if layer not in there]
+
     def now(self) -> dict[str, ParameterSides]:
         """The sides of every covered parameter, at the adapters' present values."""
         with torch.no_grad():

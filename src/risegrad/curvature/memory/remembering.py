@@ -21,7 +21,7 @@ from risegrad.curvature.memory.layer_names import named_parameters, role_of
 from risegrad.curvature.memory.layer_watch import Watched, watching
 from risegrad.curvature.memory.memory import Memory
 from risegrad.curvature.memory.memory_side import Side
-from risegrad.curvature.memory.memory_size import BYTES, rank_for
+from risegrad.curvature.memory.memory_size import BYTES, NUMBER, rank_for
 from risegrad.curvature.memory.remembered_outputs import (
     Of,
     Reading,
@@ -79,7 +79,10 @@ def remember(
     if strict and uncovered:
         raise ValueError(f"strict: {_reasons(uncovered)}")
     sizes = [n for layer in found.values() if layer.kind != "norm" for n in _factor_sizes(layer)]
-    kept = rank_for(sizes, budget) if rank is None else check_positive_int("rank", rank)
+    if rank is None:
+        kept = rank_for(sizes, budget, _bytes_of_a_number(model))
+    else:
+        kept = check_positive_int("rank", rank)
     seed = check_int("seed", seed)
     watched = {name: Watched(layer, kept, _own_seed(seed, name)) for name, layer in found.items()}
     with _as_found(model):
@@ -273,6 +276,11 @@ def _renormed(model: nn.Module) -> list[Tensor]:
 @torch.no_grad()
 def _put_back(tensor: Tensor, value: Tensor) -> None:
     tensor.copy_(value)
+
+
+def _bytes_of_a_number(model: nn.Module) -> int:
+    """Factors are in float32, or in float64 if the model has any of it."""
+    return 8 if any(p.dtype == torch.float64 for p in model.parameters()) else NUMBER
 
 
 def _factor_sizes(layer: Layer) -> tuple[int, ...]:

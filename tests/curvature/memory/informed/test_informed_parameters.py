@@ -61,6 +61,25 @@ def test_what_is_not_covered_is_trained_plainly_and_named(q: int | None, on: Any
     assert handle.layout.names == ("layer.weight", "layer.bias")
 
 
+def test_layers_that_the_model_does_not_have_are_named() -> None:
+    class Longer(Odd):
+        def __init__(self) -> None:
+            super().__init__()
+            self.more = nn.Linear(3, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.more(super().forward(x))
+
+    longer = Longer()
+    kept = risegrad.remember(longer, batches(), examples=16)
+    assert "remembered, and not among the parameters given: more" in str(
+        stepped(Odd(), Informed(kept))
+    )
+    assert "remembered, and not" not in str(stepped(longer, Informed(kept)))
+    longer.more.requires_grad_(False)  # there, although it does not train
+    assert "remembered, and not" not in str(stepped(longer, Informed(kept)))
+
+
 def test_strict_refuses_what_is_not_covered() -> None:
     model = Odd()
     kept = risegrad.remember(model, batches(), examples=16)

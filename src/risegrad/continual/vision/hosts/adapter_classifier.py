@@ -34,10 +34,11 @@ class AdapterSettings(HeadSettings):
 class AdapterClassifierSettings(AdapterSettings):
     """Also, which score counts."""
 
-    main: Literal["accuracy", "within_task", "class_means"] = "accuracy"
+    main: Literal["accuracy", "within_task", "class_means", "both_views"] = "accuracy"
     """``accuracy``: the head's, over all classes seen, and nothing else is scored. The others score
-    in all three ways: the head's over each task's own classes, and the nearest of class means, each
-    taken when its session ended, over all classes seen."""
+    in all four ways: the head's over each task's own classes; and the nearest of class means, each
+    taken when its session ended, over all classes seen, of adapted features (``class_means``) or of
+    these beside the original ViT's, as APER has them (``both_views``)."""
 
 
 class AdapterClassifier(VisionHost):
@@ -51,7 +52,7 @@ class AdapterClassifier(VisionHost):
     def __init__(self, kit: Kit, settings: AdapterClassifierSettings) -> None:
         super().__init__(kit, settings)
         self.main_score = settings.main
-        self.means = torch.empty(0, kit.width, device=kit.devices.device)
+        self.means = torch.empty(0, 2 * kit.width, device=kit.devices.device)
         self.adapters = kit.new_adapters(0)
         self.head = Head(settings.head, kit.width, settings.sigma).to(kit.devices.device)
 
@@ -86,9 +87,11 @@ class AdapterClassifier(VisionHost):
         )
 
     def finish(self, task: int) -> None:
-        """Class means are kept as they are now, where they count."""
+        """Class means of both views are kept as they are now, where they count."""
         if self._by_means:
-            self.means = torch.cat([self.means, prototypes(self.kit, task, self.adapters, None)])
+            original = prototypes(self.kit, task, None, "vit")
+            adapted = prototypes(self.kit, task, self.adapters, None)
+            self.means = torch.cat([self.means, torch.cat([original, adapted], dim=1)])
 
     def logits(self, batch: VisionBatch) -> Tensor:
         """Scores of all classes, with gradients."""
@@ -111,8 +114,13 @@ class AdapterClassifier(VisionHost):
         first, count = self.kit.first_class(task), len(self.kit.stream[task].classes)
         within = torch.full_like(logits, -torch.inf)
         within[:, first : first + count] = logits[:, first : first + count]
-        by_means = cosine(found, self.means)
-        return {"accuracy": logits, "within_task": within, "class_means": by_means}, labels
+        both = torch.cat([self.kit.kept_features("vit", task, split)[0], found], dim=1)
+        return {
+            "accuracy": logits,
+            "within_task": within,
+            "class_means": cosine(found, self.means[:, self.kit.width :]),
+            "both_views": cosine(both, self.means),
+        }, labels
 
     @property
     def _by_means(self) -> bool:
