@@ -26,8 +26,9 @@ demo: setup      ## turned digits: which method keeps most at the same learning,
 	$(BIN)/rise report out/demo/turned-digits --out out/demo/report.html
 	@echo "The page is out/demo/report.html"
 
+# A process per core, up to eight; a file's tests stay together, as they share what is slow to make.
 test: setup      ## the default test suite
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile
 
 slow: setup      ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow

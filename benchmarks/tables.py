@@ -93,22 +93,34 @@ def experiment_table(name: str) -> str:
     return "\n".join(rows)
 
 
-def all_classes_table() -> str:
-    """CIFAR-100: the accuracy over all fifty classes at the end, by the head and by class means."""
-    rows = ["| | head | class means | seeds |", "|---|---:|---:|---:|"]
-    for name in ("cifar100-within", "cifar100-means"):
-        for label in row_labels(name):
-            found = [record for record in kept(name) if record.row.label == label]
-            if found:
-                by_head = "" if name == "cifar100-means" else _at_the_end(found, "accuracy")
-                means = _at_the_end(found, "class_means" if by_head else "accuracy")
-                rows.append(f"| {label} | {by_head} | {means} | {len(found)} |")
+READINGS = {"head": "accuracy", "class means": "class_means", "both views": "both_views"}
+"""How Adapter + Cls. is scored over all classes: titles of columns, and scores of records."""
+OWN_READING = {"SimpleCIL": "class means", "APER": "both views", "EASE": "class means"}
+"""Where the one score of the other hosts stands."""
+
+
+def all_classes_table(name: str) -> str:
+    """CIFAR-100: the accuracy over all fifty classes at the end, by each reading."""
+    columns = ALL_CLASSES[name]
+    rows = [f"| | {' | '.join(columns)} | seeds |", "|---|" + "---:|" * (len(columns) + 1)]
+    for label in row_labels(name):
+        found = [_ends(record) for record in kept(name) if record.row.label == label]
+        if found:
+            cells = [
+                spread([one[title] for one in found]) if title in found[0] else ""
+                for title in columns
+            ]
+            rows.append(f"| {label} | {' | '.join(cells)} | {len(found)} |")
     return "\n".join(rows)
 
 
-def _at_the_end(records: list[Record], score: str) -> str:
-    ends = [record.result.scores[score].union[-1] for record in records]
-    return spread([end for end in ends if end is not None])
+def _ends(record: Record) -> dict[str, float]:
+    """By the title of its column: the accuracy over all classes after the last session."""
+    scores = record.result.scores
+    own = OWN_READING.get(record.row.label.partition(" (")[0])
+    readings = READINGS if own is None else {own: "accuracy"}
+    ends = {title: scores[key].union[-1] for title, key in readings.items() if key in scores}
+    return {title: end for title, end in ends.items() if end is not None}
 
 
 def equal_learning_table(name: str) -> str:
@@ -179,7 +191,7 @@ def _metric(record: Record, key: str) -> float:
 
 EXPERIMENTS = (
     "turned-digits", "turned-digits-ablations", "turned-digits-ten", "banking77",
-    "banking77-zero-shot", "cifar100-within", "digits", "table1-cpu",
+    "banking77-t5", "banking77-zero-shot", "cifar100-within", "digits", "table1-cpu",
     "table3-cpu", "language-short-cpu", "language-frontier-cpu", "language-ten-cpu",
 )  # fmt: skip
 """An entry here gives an experiment with records its figure, `docs/figures/NAME-frontier.png`, and
@@ -187,13 +199,15 @@ what may stand between marks on a page: its table (`NAME`), its finding and tabl
 (`NAME-equal`) and what validation data chose (`NAME-choice`)."""
 FIGURES = ROOT / "docs" / "figures"
 LOCAL = ("cifar100-within", "banking77")
+ALL_CLASSES = {"cifar100-within": ("head", "class means"), "cifar100-means": tuple(READINGS)}
+"""Experiments that are also read over all classes, and how; both views came after the first."""
 TABLES: dict[str, Callable[[], str]] = {
     "benchmarks": benchmark_table,
     "memory-scale": scale_table,
     "memory-of": memory_of_table,
     "dreams": dreams_table,
     "banking77-rank": rank_text,
-    "cifar100-all-classes": all_classes_table,
+    **{f"{name}-all-classes": partial(all_classes_table, name) for name in ALL_CLASSES},
     "foresight-all": foresight_overview,
     **{name: partial(experiment_table, name) for name in EXPERIMENTS},
     **{f"{name}-equal": partial(equal_learning_table, name) for name in EXPERIMENTS},
