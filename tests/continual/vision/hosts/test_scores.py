@@ -5,7 +5,9 @@ import torch
 from torch.nn.functional import cosine_similarity
 
 from continual.tiny import config, host_of
+from risegrad.continual.devices import Devices
 from risegrad.continual.runs import read_config
+from risegrad.continual.vision.prototypes import followed
 
 WAYS = {"name": "adapter-classifier", "head": "linear", "main": "both_views"}
 
@@ -67,6 +69,51 @@ def test_means_come_back_with_the_state(two_sessions):
     again.load_state_dict(host.state_dict())
     wanted, found = (h.predict_all(0, "test")[0] for h in (host, again))
     assert all(torch.equal(found[way], wanted[way]) for way in wanted)
+
+
+def followed_by_hand(mean, before, after):
+    """Every image counts by how near it was to the mean on the unit sphere."""
+    total = weight = 0.0
+    for was, became in zip(before.double(), after.double(), strict=True):
+        far = (was / was.norm() - mean.double() / mean.double().norm()).norm()
+        share = torch.exp(-(far**2) / (2 * 0.3**2))
+        total, weight = total + share * (became - was), weight + share
+    return mean.double() + total / weight
+
+
+def test_old_means_follow_the_features_of_new_images():
+    host = host_of(host=WAYS | {"follow_drift": True})
+    width = host.kit.width
+    host.begin(0)
+    move(host, 0)
+    host.finish(0)
+    kept = host.means.clone()
+    before = host.kit.features_of(1, "train", host.adapters)[0]
+    host.begin(1)
+    move(host, 1)
+    host.finish(1)
+    after = host.kit.features_of(1, "train", host.adapters)[0]
+    wanted = torch.stack([followed_by_hand(mean, before, after) for mean in kept[:, width:]])
+    assert torch.equal(host.means[: len(kept), :width], kept[:, :width])
+    torch.testing.assert_close(
+        host.means[: len(kept), width:].double(), wanted, rtol=1e-4, atol=1e-5
+    )
+    assert (wanted - kept[:, width:]).abs().max() > 0.01
+    new = torch.stack(means_by_hand(host, 1))
+    torch.testing.assert_close(host.means[len(kept) :], new)
+
+
+def test_what_moved_everywhere_alike_is_followed_exactly():
+    generator = torch.Generator().manual_seed(0)
+    means, before = (torch.randn(n, 8, generator=generator) for n in (3, 20))
+    shift = torch.randn(8, generator=generator)
+    found = followed(means, before, before + shift, Devices())
+    torch.testing.assert_close(found, means + shift)
+
+
+def test_following_without_means_is_an_error():
+    with pytest.raises(ValueError, match=r"follow_drift moves class means, which main='accuracy'"):
+        read_config(config(host=WAYS | {"main": "accuracy", "follow_drift": True}))
 
 
 def test_scored_by_the_head_alone_unless_asked():

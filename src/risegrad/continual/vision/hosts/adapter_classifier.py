@@ -17,7 +17,7 @@ from risegrad.continual.vision.classifier_heads import Head, cosine
 from risegrad.continual.vision.hosts.learnable_classifier import HeadKind, HeadSettings
 from risegrad.continual.vision.hosts.vision_host import VisionHost, session_loss
 from risegrad.continual.vision.image_batches import AugmentedImages, VisionBatch
-from risegrad.continual.vision.prototypes import prototypes
+from risegrad.continual.vision.prototypes import followed, prototypes
 from risegrad.continual.vision.vision_kit import Kit
 
 
@@ -39,6 +39,17 @@ class AdapterClassifierSettings(AdapterSettings):
     in all four ways: the head's over each task's own classes; and the nearest of class means, each
     taken when its session ended, over all classes seen, of adapted features (``class_means``) or of
     these beside the original ViT's, as APER has them (``both_views``)."""
+    follow_drift: bool = False
+    """Whether class means of earlier sessions follow the features, by how training images of the
+    new session near them moved; otherwise they stay as they were taken."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.follow_drift and self.main == "accuracy":
+            raise ValueError(
+                "follow_drift moves class means, which main='accuracy' does not take: choose "
+                "main='class_means', 'both_views' or 'within_task'"
+            )
 
 
 class AdapterClassifier(VisionHost):
@@ -53,12 +64,16 @@ class AdapterClassifier(VisionHost):
         super().__init__(kit, settings)
         self.main_score = settings.main
         self.means = torch.empty(0, 2 * kit.width, device=kit.devices.device)
+        self.began: Tensor | None = None
+        """Features of the session's training images when it began, where means follow them."""
         self.adapters = kit.new_adapters(0)
         self.head = Head(settings.head, kit.width, settings.sigma).to(kit.devices.device)
 
     def begin(self, task: int) -> Session:
         before, count = self.head.classes, len(self.kit.stream[task].classes)
         self.head.grow(count, generator_for(self.kit.seed, "head", task))
+        if self.settings.follow_drift and task:
+            self.began = self.kit.features_of(task, "train", self.adapters)[0]
         rule = self.kit.named_rule(self.default_rule)
         head_rule = head_rule_of(rule, self.settings.head_rule)
         return Session(
@@ -87,7 +102,11 @@ class AdapterClassifier(VisionHost):
         )
 
     def finish(self, task: int) -> None:
-        """Class means of both views are kept as they are now, where they count."""
+        """Class means of both views are taken, where they count."""
+        if self.began is not None:
+            ended = self.kit.features_of(task, "train", self.adapters)[0]
+            adapted = self.means[:, self.kit.width :]
+            adapted.copy_(followed(adapted, self.began, ended, self.kit.devices))
         if self._by_means:
             original = prototypes(self.kit, task, None, "vit")
             adapted = prototypes(self.kit, task, self.adapters, None)
