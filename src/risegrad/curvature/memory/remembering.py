@@ -14,7 +14,7 @@ from risegrad.common.checks import check_int, check_positive_int
 from risegrad.common.settings import unknown
 from risegrad.core.blocks import listing
 from risegrad.core.draws import mix
-from risegrad.core.undisturbed import Buffer, Generators, uncompiled
+from risegrad.core.undisturbed import Buffer, Generators, put_back, uncompiled
 from risegrad.curvature.memory.covered_layers import Layer, chosen_layers
 from risegrad.curvature.memory.layer_memory import PARTS, LayerMemory
 from risegrad.curvature.memory.layer_names import named_parameters, role_of
@@ -258,7 +258,7 @@ def _as_found(model: nn.Module) -> Iterator[None]:
     with ExitStack() as stack:
         stack.callback(generators.put_back)
         for table in _renormed(model):
-            stack.callback(_put_back, table, table.detach().clone())
+            stack.callback(put_back, table, table.detach().clone())
         for buffer in buffers:
             stack.callback(buffer.put_back)
         stack.enter_context(torch.inference_mode(False))  # or nothing could be differentiated
@@ -271,11 +271,6 @@ def _renormed(model: nn.Module) -> list[Tensor]:
     """Tables of tokens whose rows every forward pass cuts to a norm, in place."""
     tables = [m for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
     return [table.weight for table in tables if table.max_norm is not None]
-
-
-@torch.no_grad()
-def _put_back(tensor: Tensor, value: Tensor) -> None:
-    tensor.copy_(value)
 
 
 def _bytes_of_a_number(model: nn.Module) -> int:
