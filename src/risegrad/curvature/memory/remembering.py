@@ -76,7 +76,7 @@ def remember(
     _check_scope(scope)
     strict, budget = scope.get("strict", False), scope.get("budget", BYTES)
     found, uncovered = chosen_layers(model, scope.get("layers"), scope.get("exempt", ()))
-    if strict and uncovered:
+    if strict and uncovered and any(p.requires_grad for p in model.parameters()):
         raise ValueError(f"strict: {_reasons(uncovered)}")
     sizes = [n for layer in found.values() if layer.kind != "norm" for n in _factor_sizes(layer)]
     if rank is None:
