@@ -18,6 +18,7 @@ from risegrad.core.undisturbed import Buffer, Generators, put_back, uncompiled
 from risegrad.curvature.memory.covered_layers import Layer, chosen_layers
 from risegrad.curvature.memory.layer_memory import PARTS, LayerMemory
 from risegrad.curvature.memory.layer_names import named_parameters, role_of
+from risegrad.curvature.memory.layer_rows import unrounded
 from risegrad.curvature.memory.layer_watch import Watched, watching
 from risegrad.curvature.memory.memory import Memory
 from risegrad.curvature.memory.memory_side import Side
@@ -203,16 +204,20 @@ def _check_seen(seen: int, predictions: int, examples: int | None) -> None:
 
 
 def _check_reached(watched: Mapping[str, Watched], of: Of) -> dict[str, str]:
-    """Layers without gradients, and why. In predictions, only layers that are not called."""
+    """Layers that are not remembered, and why.
+
+    Features may do without a layer, predictions only if it is not called. A layer that runs without
+    gradients is an error in both: whether what is kept depends on it cannot be seen.
+    """
     unused = {name: "not called on these batches" for name, w in watched.items() if not w.called}
-    still = [name for name, w in watched.items() if w.called and not w.reached]
+    _check_differentiable([n for n, w in watched.items() if w.called and not w.differentiable])
+    still = [n for n, w in watched.items() if w.differentiable and w.plain and not w.reached]
     if of == "predictions" and still:
         raise ValueError(
-            f"no gradient reaches the output of layer {listing(still)}: it runs without gradients "
-            "(torch.no_grad, reentrant checkpointing), or the predictions do not depend on it; "
-            "name it in exempt to leave it as plain training leaves it"
+            f"no gradient reaches the output of layer {listing(still)}: the predictions do not "
+            "depend on it; name it in exempt to leave it as plain training leaves it"
         )
-    reached = [w for w in watched.values() if w.reached]
+    reached = [w for w in watched.values() if w.plain and w.reached]
     if reached and not any(w.rows for w in reached):
         raise ValueError(
             "every gradient that came back to the layers is zero: a layer behind them has no "
@@ -220,9 +225,24 @@ def _check_reached(watched: Mapping[str, Watched], of: Of) -> dict[str, str]:
             "certain of every prediction"
         )
     unused |= dict.fromkeys(still, "the features do not depend on it")
+    unused |= {
+        name: f"{type(w.layer.base).__name__} computes something else than "
+        + ("n(x) w + b" if w.layer.kind == "norm" else "W a + b")
+        for name, w in watched.items()
+        if w.plain is False
+    }
     if len(unused) == len(watched):
         raise ValueError(f"nothing of the model is covered: {_reasons(unused)}")
     return unused
+
+
+def _check_differentiable(off: list[str]) -> None:
+    if off:
+        raise ValueError(
+            f"no gradient reaches the output of layer {listing(off)}: it runs without gradients "
+            "(torch.no_grad, reentrant checkpointing); turn them on, or name it in exempt to leave "
+            "it as plain training leaves it"
+        )
 
 
 def _trained_in(model: nn.Module, layer: str) -> list[str]:
@@ -243,7 +263,8 @@ def _memory(watched: Watched, examples: int, predictions: int) -> LayerMemory:
 
 
 def _side(total: Any, divisor: int) -> Side:
-    found: Side = total.factor(divisor) if hasattr(total, "factor") else total.diagonal(divisor)
+    with unrounded(torch.device("cpu")):
+        found: Side = total.factor(divisor) if hasattr(total, "factor") else total.diagonal(divisor)
     return found
 
 
