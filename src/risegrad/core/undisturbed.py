@@ -70,7 +70,28 @@ class Buffer:
         if self.module._buffers.get(self.key) is not self.tensor:
             self.module._buffers[self.key] = self.tensor
         if self.tensor is not None and self.value is not None:
-            self.tensor.copy_(self.value)
+            put_back(self.tensor, self.value)
+
+
+@torch.no_grad()
+def put_back(tensor: Tensor, value: Tensor) -> None:
+    """Give a tensor its value again, if it has another one now.
+
+    Writing what is there already would spoil a backward pass that is still to come, and would fail
+    for a buffer that torch made by ``expand``.
+    """
+    if not _same_bytes(tensor, value):
+        tensor.copy_(value)
+
+
+def _same_bytes(one: Tensor, other: Tensor) -> bool:
+    """Bytes and not numbers: what is not a number does not equal itself."""
+    if one.is_meta:
+        return True
+    if one.layout is not torch.strided or one.shape != other.shape:
+        return False
+    first, second = (x.detach().contiguous().view(-1).view(torch.uint8) for x in (one, other))
+    return torch.equal(first, second)
 
 
 class Generators:

@@ -415,17 +415,6 @@ def test_tied_weights_are_named():
         remember(gpt2(), [{"input_ids": b["input_ids"]} for b in texts()], strict=True)
 
 
-def test_a_table_that_is_also_the_head_is_not_half_remembered():
-    """Frozen, it may get a LoRA as a head; thawed, one of its two memories would not be enough."""
-    frozen = gpt2().requires_grad_(False)
-    plain = [{k: b[k] for k in ("input_ids", "attention_mask")} for b in texts()]
-    found = remember(frozen, plain)
-    assert "lm_head" in found
-    assert "transformer.wte" not in found
-    assert "transformer.wpe" in found
-    assert "transformer.wte.weight" in found.bind(gpt2()).uncovered
-
-
 def test_also_where_inference_is_all_that_happens():
     expected = remember(network(), vectors())
     model = network()

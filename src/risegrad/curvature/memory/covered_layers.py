@@ -139,11 +139,11 @@ def chosen_layers(
         wanted = {name: layers[name] for name in _matching("layers", layers, patterns)}
     else:
         wanted = {name: layer for name, layer in layers.items() if layer.trained}
-        if not any(p.requires_grad for p in model.parameters()):
-            wanted = _fit_for_later(model, layers)
+        if _is_frozen(model):
+            wanted = layers
     left = set(_matching("exempt", wanted, exempt))
     wanted = {name: layer for name, layer in wanted.items() if name not in left}
-    tied = _tied(model, wanted)
+    tied = _tied(model, wanted, set(layers))
     kept = {name: layer for name, layer in wanted.items() if name not in tied}
     if not kept:
         raise ValueError(
@@ -154,14 +154,8 @@ def chosen_layers(
     return kept, _uncovered(model, kept, tied, left)
 
 
-def _fit_for_later(model: nn.Module, layers: dict[str, Layer]) -> dict[str, Layer]:
-    """Of a frozen model, what an adapter or a full fine-tuning may train.
-
-    Not an embedding that is also the head: no LoRA of it is covered, and once thawed its name would
-    stand for both, of which it knows one.
-    """
-    shared = _tied(model, layers, trained=False)
-    return {n: layer for n, layer in layers.items() if layer.kind != "embedding" or n not in shared}
+def _is_frozen(model: nn.Module) -> bool:
+    return not any(p.requires_grad for p in model.parameters())
 
 
 def _matching(argument: str, layers: dict[str, Layer], patterns: Sequence[str]) -> list[str]:
@@ -173,30 +167,37 @@ def _matching(argument: str, layers: dict[str, Layer], patterns: Sequence[str]) 
     return [name for name in layers if matches(name, patterns)]
 
 
-def _tied(model: nn.Module, layers: dict[str, Layer], trained: bool = True) -> dict[str, str]:
-    """Layers whose own weight is trained in two places: its curvature is not a single product.
+def _tied(model: nn.Module, layers: dict[str, Layer], known: set[str]) -> dict[str, str]:
+    """Layers that share a weight or a bias: its curvature is not a single product.
 
-    With ``trained=False`` also those that would be.
+    Frozen ones too: once thawed, the tensor has one name, which stands for all its places. Only
+    where something else of the layer is trained (a LoRA), that is the layer's own.
     """
-    homes: dict[int, list[str]] = {}
+    homes: dict[int, dict[str, None]] = {}
     for name, module in model.named_modules():
-        for tensor in module._parameters.values():
-            if tensor is not None and (tensor.requires_grad or not trained):
-                homes.setdefault(id(tensor), []).append(layer_name(name))
-    return {
-        name: f"{' and '.join(shared)} share one weight"
-        for name, layer in layers.items()
-        if len(shared := homes.get(id(getattr(layer.base, "weight", None)), [])) > 1
-    }
+        for held in module._parameters.values():
+            if held is not None:
+                homes.setdefault(id(held), {})[layer_name(name)] = None
+    found: dict[str, str] = {}
+    for name, layer in layers.items():
+        for part in ("bias", "weight"):
+            tensor: Any = getattr(layer.base, part, None)
+            shared = [*homes.get(id(tensor), ())]
+            if part == "bias":  # some heads hold the bias of their last layer a second time
+                shared = [home for home in shared if home in known]
+            if len(shared) > 1 and (tensor.requires_grad or not layer.trained):
+                found[name] = f"{' and '.join(shared)} share one {part}"
+    return found
 
 
 def _uncovered(
     model: nn.Module, layers: dict[str, Layer], tied: dict[str, str], left: set[str]
 ) -> dict[str, str]:
     found: dict[str, str] = {}
+    frozen = _is_frozen(model)
     for name, tensor in named_parameters(model).items():
         role = role_of(name)
-        if not tensor.requires_grad:
+        if not (tensor.requires_grad or (frozen and role.layer in tied)):
             continue
         if role.layer in layers:
             reason = unknown_part(layers[role.layer], role.part, role.adapter)

@@ -10,19 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
-from torch.nn import functional
 
 from risegrad.curvature.memory.covered_layers import Layer
 from risegrad.curvature.memory.factor import Factor
+from risegrad.curvature.memory.layer_rows import (
+    at_least_float32,
+    input_rows,
+    is_plain_map,
+    norm_axis,
+    norm_parts,
+    output_rows,
+    unrounded,
+)
 from risegrad.curvature.memory.memory_side import Diagonal
 
 DENSE = 1024
-"""Up to this size a factor is added up in full, whatever its rank will be."""
+"""Up to this size a factor is added up in full, whatever its rank will be; above it only where a
+sketch would be no smaller."""
 COLUMNS = 4
 """Columns of a sketch for each eigenpair that is wanted."""
 
@@ -32,7 +40,8 @@ class GatheredMoments:
 
     def __init__(self, dim: int, rank: int | None, seed: int) -> None:
         self.dim, self.rank, self.seed = dim, rank, seed
-        self.columns = 0 if rank is None or dim <= DENSE else min(dim, COLUMNS * rank + 8)
+        wanted = dim if rank is None or dim <= DENSE else COLUMNS * rank + 8
+        self.columns = wanted if wanted < dim else 0
         self.total: Tensor | None = None
         self.omega: Tensor | None = None
         self.trace = 0.0
@@ -122,8 +131,9 @@ class Squares:
 Callback = Callable[[Tensor], None]
 
 NOTHING = 1e-5
-"""A row whose gradient is below this share of the largest is rounding (a first token's query has
-no gradient, but whether that comes out as zero depends on the order of the sums)."""
+"""A row whose gradient is below this share of the largest of its example is rounding (a first
+token's query has no gradient, but whether that comes out as zero depends on the order of the sums).
+Not of the whole batch: what is kept of an example must not depend on its neighbours."""
 
 
 class Seen(torch.autograd.Function):
@@ -151,7 +161,11 @@ class Watched:
     def __init__(self, layer: Layer, rank: int | None, seed: int) -> None:
         inputs, outputs = layer.sizes
         self.layer = layer
-        self.called = self.reached = False
+        self.called = self.differentiable = self.reached = False
+        self.plain: bool | None = None
+        """Whether the layer computes what a memory of it assumes; None before its first call."""
+        self.axis = -1
+        """Of a norm, where its weights stand."""
         self.rows = 0
         self.inputs: GatheredMoments | Squares
         self.outputs: GatheredMoments | Squares
@@ -163,23 +177,39 @@ class Watched:
             Squares(outputs) if layer.kind == "norm" else GatheredMoments(outputs, rank, seed + 1)
         )
 
+    def compare(self, x: Tensor, out: Tensor) -> None:
+        """At the first call, find out whether the layer is the map that it is taken for."""
+        if self.plain is not None:
+            return
+        if self.layer.kind == "norm":
+            axis = norm_axis(self.layer.module, x)
+            self.plain, self.axis = axis is not None, -1 if axis is None else axis
+        else:
+            self.plain = is_plain_map(self.layer, x, out)
+
     def add(self, x: Tensor, version: int, gradient: Tensor) -> None:
         """Rows of one call: ``x`` went in, ``gradient`` came back to what went out."""
+        self.reached = True
+        if not self.plain:
+            return
         if x._version != version:
             raise RuntimeError(
                 f"the input of layer {self.layer.name!r} was changed in place after the layer used "
                 "it: its second moments cannot be taken"
             )
-        self.reached = True
-        gradient = _at_least_float32(gradient)
-        if self.layer.kind == "norm":
-            self._add_norm(x, gradient)
-            return
-        d = _output_rows(self.layer, gradient)
-        a = _input_rows(self.layer, x)
+        gradient = at_least_float32(gradient)
+        with unrounded(gradient.device):
+            if self.layer.kind == "norm":
+                self._add_norm(x, gradient)
+            else:
+                self._add_map(x, gradient)
+
+    def _add_map(self, x: Tensor, gradient: Tensor) -> None:
+        a, d = input_rows(self.layer, x), output_rows(self.layer, gradient)
         # Where no gradient comes back (padding, tokens that nobody reads) nothing is kept.
-        sizes = d.abs().amax(1)
-        counts = ~(sizes <= NOTHING * sizes.max())  # not a number counts, and is found later
+        sizes = d.abs().amax(-1)
+        counts = ~(sizes <= NOTHING * sizes.amax(1, keepdim=True)).flatten()
+        d = d.flatten(0, 1)  # not a number counts, and is found later
         if not bool(counts.all()):
             a, d = a[counts], d[counts]
         self.rows += len(d)
@@ -191,53 +221,11 @@ class Watched:
 
     def _add_norm(self, x: Tensor, gradient: Tensor) -> None:
         """``y = n(x) w + b``: the gradient of ``w`` is that of ``y`` times ``n(x)``."""
-        module = self.layer.module
-        channel = _channel(module, gradient)
-        d = gradient.movedim(channel, -1).flatten(0, -2)
-        normed = _at_least_float32(_called_with(module, x, 1) - _called_with(module, x, 0))
+        d = gradient.movedim(self.axis, -1).flatten(0, -2)
+        normed = norm_parts(self.layer.module, x)[1]
         self.rows += len(d)
         self.outputs.add(d)
-        self.inputs.add(d * normed.movedim(channel, -1).flatten(0, -2))
-
-
-def _called_with(module: nn.Module, x: Tensor, weight: float) -> Tensor:
-    """A norm's output with all weights at one value: some of them scale by ``1 + w``."""
-    values = {
-        name: torch.full_like(p, weight if name == "weight" else 0)
-        for name, p in module.named_parameters()
-    }
-    found: Tensor = functional_call(module, values, (x,))
-    return found
-
-
-def _channel(module: nn.Module, output: Tensor) -> int:
-    name, weight = type(module).__name__, cast(Tensor, module.weight)
-    size = len(weight)
-    second = "Batch" in name or "Group" in name or name.endswith("2d") or output.shape[-1] != size
-    return 1 if second else -1
-
-
-def _output_rows(layer: Layer, gradient: Tensor) -> Tensor:
-    if layer.kind == "conv2d":
-        gradient = gradient.movedim(-3, -1)
-    return gradient.reshape(-1, gradient.shape[-1])
-
-
-def _input_rows(layer: Layer, x: Tensor) -> Tensor:
-    if layer.kind == "embedding":
-        return x.reshape(-1)
-    if layer.kind == "conv2d":
-        conv: Any = layer.base
-        mode = "constant" if conv.padding_mode == "zeros" else conv.padding_mode
-        images = x.reshape(-1, *x.shape[-3:])
-        padded = functional.pad(images, conv._reversed_padding_repeated_twice, mode=mode)
-        patches = functional.unfold(padded, conv.kernel_size, conv.dilation, 0, conv.stride)
-        return patches.movedim(1, -1).flatten(0, 1)
-    return x.reshape(-1, x.shape[-1])
-
-
-def _at_least_float32(x: Tensor) -> Tensor:
-    return x if x.dtype == torch.float64 else x.float()
+        self.inputs.add(d * normed.movedim(self.axis, -1).flatten(0, -2))
 
 
 @contextmanager
@@ -253,9 +241,12 @@ def watching(layers: Mapping[str, Watched], thread: Tensor) -> Iterator[None]:
 
 def _hook(watched: Watched, thread: Tensor) -> Callable[..., Tensor | None]:
     def see(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Tensor | None:
+        if isinstance(out, Tensor) and not out.numel():
+            return None  # an expert without tokens: as if it had not been called
         watched.called = True
         if not torch.is_grad_enabled():
             return None
+        watched.differentiable = True
         x = args[0] if args else next(iter(kwargs.values()))
         if not isinstance(out, Tensor) or not isinstance(x, Tensor):
             raise TypeError(
@@ -263,6 +254,7 @@ def _hook(watched: Watched, thread: Tensor) -> Callable[..., Tensor | None]:
                 f"{type(x).__name__} and {type(out).__name__}"
             )
         x = x.detach()
+        watched.compare(x, out)
         version = x._version
         seen: Tensor = Seen.apply(out, thread, lambda gradient: watched.add(x, version, gradient))
         return seen

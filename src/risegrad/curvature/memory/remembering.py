@@ -14,10 +14,11 @@ from risegrad.common.checks import check_int, check_positive_int
 from risegrad.common.settings import unknown
 from risegrad.core.blocks import listing
 from risegrad.core.draws import mix
-from risegrad.core.undisturbed import Buffer, Generators, uncompiled
+from risegrad.core.undisturbed import Buffer, Generators, put_back, uncompiled
 from risegrad.curvature.memory.covered_layers import Layer, chosen_layers
 from risegrad.curvature.memory.layer_memory import PARTS, LayerMemory
 from risegrad.curvature.memory.layer_names import named_parameters, role_of
+from risegrad.curvature.memory.layer_rows import unrounded
 from risegrad.curvature.memory.layer_watch import Watched, watching
 from risegrad.curvature.memory.memory import Memory
 from risegrad.curvature.memory.memory_side import Side
@@ -28,6 +29,7 @@ from risegrad.curvature.memory.remembered_outputs import (
     choose_rows,
     drawn_score,
     probed_score,
+    shows_labels,
 )
 from risegrad.curvature.operators.batch_forms import form_of, moved, size_of
 from risegrad.curvature.operators.objective import Batches, evaluating
@@ -76,7 +78,7 @@ def remember(
     _check_scope(scope)
     strict, budget = scope.get("strict", False), scope.get("budget", BYTES)
     found, uncovered = chosen_layers(model, scope.get("layers"), scope.get("exempt", ()))
-    if strict and uncovered:
+    if strict and uncovered and any(p.requires_grad for p in model.parameters()):
         raise ValueError(f"strict: {_reasons(uncovered)}")
     sizes = [n for layer in found.values() if layer.kind != "norm" for n in _factor_sizes(layer)]
     if rank is None:
@@ -118,11 +120,11 @@ def _collect(
     generator = torch.Generator().manual_seed(mix(seed, 17) % 2**63)
     score = drawn_score if of == "predictions" else probed_score
     thread = torch.zeros((), device=device, requires_grad=True)
-    rows = None
+    rows, settled = None, False
     seen = predictions = 0
     for batch in _taken(batches, device, examples):
-        if rows is None:
-            rows = choose_rows(model, batch, of, predict)
+        if rows is None or not settled:
+            rows, settled = choose_rows(model, batch, of, predict), shows_labels(batch)
         # Checkpointing runs layers again on the way back: they must be watched then too.
         with torch.enable_grad(), watching(watched, thread):
             found = rows(model, batch)
@@ -202,16 +204,20 @@ def _check_seen(seen: int, predictions: int, examples: int | None) -> None:
 
 
 def _check_reached(watched: Mapping[str, Watched], of: Of) -> dict[str, str]:
-    """Layers without gradients, and why. In predictions, only layers that are not called."""
+    """Layers that are not remembered, and why.
+
+    Features may do without a layer, predictions only if it is not called. A layer that runs without
+    gradients is an error in both: whether what is kept depends on it cannot be seen.
+    """
     unused = {name: "not called on these batches" for name, w in watched.items() if not w.called}
-    still = [name for name, w in watched.items() if w.called and not w.reached]
+    _check_differentiable([n for n, w in watched.items() if w.called and not w.differentiable])
+    still = [n for n, w in watched.items() if w.differentiable and w.plain and not w.reached]
     if of == "predictions" and still:
         raise ValueError(
-            f"no gradient reaches the output of layer {listing(still)}: it runs without gradients "
-            "(torch.no_grad, reentrant checkpointing), or the predictions do not depend on it; "
-            "name it in exempt to leave it as plain training leaves it"
+            f"no gradient reaches the output of layer {listing(still)}: the predictions do not "
+            "depend on it; name it in exempt to leave it as plain training leaves it"
         )
-    reached = [w for w in watched.values() if w.reached]
+    reached = [w for w in watched.values() if w.plain and w.reached]
     if reached and not any(w.rows for w in reached):
         raise ValueError(
             "every gradient that came back to the layers is zero: a layer behind them has no "
@@ -219,9 +225,24 @@ def _check_reached(watched: Mapping[str, Watched], of: Of) -> dict[str, str]:
             "certain of every prediction"
         )
     unused |= dict.fromkeys(still, "the features do not depend on it")
+    unused |= {
+        name: f"{type(w.layer.base).__name__} computes something else than "
+        + ("n(x) w + b" if w.layer.kind == "norm" else "W a + b")
+        for name, w in watched.items()
+        if w.plain is False
+    }
     if len(unused) == len(watched):
         raise ValueError(f"nothing of the model is covered: {_reasons(unused)}")
     return unused
+
+
+def _check_differentiable(off: list[str]) -> None:
+    if off:
+        raise ValueError(
+            f"no gradient reaches the output of layer {listing(off)}: it runs without gradients "
+            "(torch.no_grad, reentrant checkpointing); turn them on, or name it in exempt to leave "
+            "it as plain training leaves it"
+        )
 
 
 def _trained_in(model: nn.Module, layer: str) -> list[str]:
@@ -242,7 +263,8 @@ def _memory(watched: Watched, examples: int, predictions: int) -> LayerMemory:
 
 
 def _side(total: Any, divisor: int) -> Side:
-    found: Side = total.factor(divisor) if hasattr(total, "factor") else total.diagonal(divisor)
+    with unrounded(torch.device("cpu")):
+        found: Side = total.factor(divisor) if hasattr(total, "factor") else total.diagonal(divisor)
     return found
 
 
@@ -258,7 +280,7 @@ def _as_found(model: nn.Module) -> Iterator[None]:
     with ExitStack() as stack:
         stack.callback(generators.put_back)
         for table in _renormed(model):
-            stack.callback(_put_back, table, table.detach().clone())
+            stack.callback(put_back, table, table.detach().clone())
         for buffer in buffers:
             stack.callback(buffer.put_back)
         stack.enter_context(torch.inference_mode(False))  # or nothing could be differentiated
@@ -271,11 +293,6 @@ def _renormed(model: nn.Module) -> list[Tensor]:
     """Tables of tokens whose rows every forward pass cuts to a norm, in place."""
     tables = [m for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
     return [table.weight for table in tables if table.max_norm is not None]
-
-
-@torch.no_grad()
-def _put_back(tensor: Tensor, value: Tensor) -> None:
-    tensor.copy_(value)
 
 
 def _bytes_of_a_number(model: nn.Module) -> int:

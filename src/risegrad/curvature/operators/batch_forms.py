@@ -111,6 +111,11 @@ def _from_labels(model: nn.Module, batch: Mapping[str, Any], loss: nn.Module) ->
 
 def label_shift(model: nn.Module, batch: Mapping[str, Any], loss: nn.Module) -> int:
     """How many places after its logits a label stands, by the model's own loss."""
+    if not counts_any(batch["labels"]):
+        raise ValueError(
+            f"where labels stand cannot be told from a batch in which all are {IGNORED}: give "
+            "another one first, or pass predict="
+        )
     with torch.no_grad():
         found = model(**batch, **options_of(model))
     own = None if found.loss is None else found.loss.item()
@@ -127,8 +132,13 @@ def label_shift(model: nn.Module, batch: Mapping[str, Any], loss: nn.Module) -> 
     shown = " or ".join(f"{value:.4g}" for value in values)
     raise ValueError(
         f"the model's own loss is {own:.4g}, {type(loss).__name__} of its logits gives {shown}: "
-        "pass predict= and loss= that give the loss you mean"
+        "pass predict= (and loss=, where there is one) that give the loss you mean"
     )
+
+
+def counts_any(labels: Any) -> bool:
+    """Whether any label counts."""
+    return not isinstance(labels, Tensor) or bool((labels != IGNORED).any())
 
 
 def _counted(logits: Tensor, labels: Tensor, shift: int) -> tuple[Tensor, Tensor]:
