@@ -230,6 +230,7 @@ class Memory(Mapping[str, LayerMemory]):
         """``sum tr(D dW S dW')/2`` over all layers since the anchor; differentiable.
 
         Without an anchor, LoRA is measured from zero: the weights under it are what was remembered.
+        Not so with PiSSA and OLoRA, which begin with ``BA`` other than zero: give them an anchor.
         """
         found = layer_damages(self, model, anchor or Anchor({}))
         return torch.stack([*found.values()]).sum()

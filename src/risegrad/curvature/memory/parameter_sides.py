@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from risegrad.core.blocks import listing
-from risegrad.core.whole_steps import gathered
+from risegrad.core.whole_steps import exact_products, gathered
 from risegrad.curvature.memory.covered_layers import variants_of
 from risegrad.curvature.memory.layer_memory import LayerMemory
 from risegrad.curvature.memory.layer_names import PAIR, Role, named_parameters, role_of
@@ -50,14 +50,16 @@ class ParameterSides:
 
     def filtered(self, x: Tensor, damping: float, power: float = -1.0) -> Tensor:
         """``(L/t + damping)^power X (R/t + damping)^power`` in the shape of ``x``."""
-        half = self.left.filtered(self.matrix(x), damping, power)
-        return self.restored(self.right.filtered_right(half, damping, power), x.shape)
+        with exact_products(x, self.left.like):
+            half = self.left.filtered(self.matrix(x), damping, power)
+            return self.restored(self.right.filtered_right(half, damping, power), x.shape)
 
     def quadratic(self, x: Tensor) -> Tensor:
         """``tr(L X R X')``: twice the damage of moving the parameter by ``x``."""
-        moved = self.matrix(x)
-        turned = self.right.product(moved.T).T
-        return (self.left.product(moved) * turned.to(self.left.like)).sum()
+        with exact_products(x, self.left.like):
+            moved = self.matrix(x)
+            turned = self.right.product(moved.T).T
+            return (self.left.product(moved) * turned.to(self.left.like)).sum()
 
     def effective_dimension(self, damping: float) -> float:
         """The product of the effective dimensions of both sides."""
@@ -112,12 +114,11 @@ class Bound:
 
     def now(self) -> dict[str, ParameterSides]:
         """The sides of every covered parameter, at the adapters' present values."""
-        with torch.no_grad():
-            return {name: way() for name, way in self._ways.items()}
+        return {name: self.of(name) for name in self._ways}
 
     def of(self, name: str) -> ParameterSides:
         """The sides of one covered parameter, now."""
-        with torch.no_grad():
+        with torch.no_grad(), exact_products(self._tensors[role_of(name)]):
             return self._ways[name]()
 
     def _way(self, name: str, tensor: Tensor) -> Current | None:
@@ -156,8 +157,8 @@ class Bound:
         left, right = (self._side(role.layer, p, tensor.device) for p in ("outputs", "inputs"))
         check_shape(name, tensor, role.part, layer)
         if role.part == "lora_A":
-            return lambda: ParameterSides(left.compressed(_flat(other) * scale), right, name)
-        return lambda: ParameterSides(left, right.compressed(_flat(other).T * scale), name)
+            return lambda: ParameterSides(left.compressed(_flat(other, left) * scale), right, name)
+        return lambda: ParameterSides(left, right.compressed(_flat(other, right).T * scale), name)
 
     def _side(self, layer: str, part: str, device: torch.device) -> Side:
         key = (layer, part, device)
@@ -210,8 +211,8 @@ def _values(side: Side) -> Tensor:
     return side.tensors()["diagonal"]
 
 
-def _flat(tensor: Tensor) -> Tensor:
-    return gathered(tensor.detach()).flatten(1)
+def _flat(tensor: Tensor, side: Side) -> Tensor:
+    return gathered(tensor.detach()).flatten(1).to(side.like)
 
 
 def check_shape(name: str, tensor: Tensor, part: str, layer: LayerMemory) -> None:
