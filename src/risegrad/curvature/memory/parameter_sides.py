@@ -23,6 +23,8 @@ from risegrad.curvature.memory.layer_names import PAIR, Role, named_parameters, 
 from risegrad.curvature.memory.memory_side import Diagonal, Side
 
 Named = Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]
+MAGNITUDE = "lora_magnitude_vector"
+"""What peft calls DoRA's lengths of columns."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,9 @@ Current = Callable[[], ParameterSides]
 class Bound:
     """A memory tied to the parameters of one model; ``now()`` is cheap enough for every step.
 
-    ``chosen`` are the names to look up; without it those that are trained.
+    ``chosen`` are the names to look up; without it those that are trained. Named parameters do not
+    tell the scale ``s`` of a LoRA: it is taken to be 1. Filters do not depend on it; ``quadratic``
+    and the mean of a side are then too small by ``s^2``.
     """
 
     def __init__(
@@ -81,7 +85,7 @@ class Bound:
         model: nn.Module | Named,
         chosen: Collection[str] | None = None,
     ) -> None:
-        named, self._scalings = _read(model)
+        named, self._scalings, self._variants = _read(model)
         self._memory = memory
         self._moved: dict[tuple[str, str, torch.device], Side] = {}
         self._tensors = {role_of(name): tensor for name, tensor in named.items()}
@@ -148,10 +152,7 @@ class Bound:
 
     def _pair(self, name: str, role: Role, layer: LayerMemory, tensor: Tensor) -> Current | None:
         other = self._tensors.get(Role(role.layer, PAIR[1 - PAIR.index(role.part)], role.adapter))
-        magnitude = any(
-            r.layer.startswith(role.layer + ".lora_magnitude_vector") for r in self._tensors
-        )
-        if other is None or magnitude:  # with DoRA the weight is not the sum of W and BA
+        if other is None or (role.layer, role.adapter) in self._variants:
             return None
         scale = self._scalings.get((role.layer, role.adapter), 1.0)
         left, right = (self._side(role.layer, p, tensor.device) for p in ("outputs", "inputs"))
@@ -167,11 +168,42 @@ class Bound:
         return self._moved[key]
 
 
-def _read(model: nn.Module | Named) -> tuple[dict[str, Tensor], dict[tuple[str, str], float]]:
+Adapters = set[tuple[str, str]]
+"""Layers and adapters."""
+
+
+def _read(
+    model: nn.Module | Named,
+) -> tuple[dict[str, Tensor], dict[tuple[str, str], float], Adapters]:
     if isinstance(model, nn.Module):
-        return named_parameters(model), scalings(model)
+        return named_parameters(model), scalings(model), lora_variants(model)
     # Without modules the scale of a LoRA is not known; no filter depends on it.
-    return dict(model.items() if isinstance(model, Mapping) else model), {}
+    named = dict(model.items() if isinstance(model, Mapping) else model)
+    return named, {}, _variants_by_name(named)
+
+
+def lora_variants(model: nn.Module) -> Adapters:
+    """Every LoRA whose weight is not the sum of W and BA, such as DoRA and aLoRA."""
+    found = _variants_by_name(named_parameters(model))
+    for name, module in model.named_modules():
+        layer = role_of(f"{name}.weight").layer
+        found |= {(layer, adapter) for adapter in variants_of(module)}
+    return found
+
+
+def _variants_by_name(named: Collection[str]) -> Adapters:
+    """Those that names tell: DoRA has a vector of magnitudes. aLoRA has names like any LoRA."""
+    layers = [role_of(name).layer for name in named]
+    both = [layer.rsplit(f".{MAGNITUDE}.", 1) for layer in layers if f".{MAGNITUDE}." in layer]
+    return {(layer, adapter) for layer, adapter in both}
+
+
+def not_told_by_names(model: nn.Module) -> list[str]:
+    """Trained matrices of variants that an attachment, which sees names alone, takes for LoRA."""
+    named = named_parameters(model)
+    hidden = lora_variants(model) - _variants_by_name(named)
+    roles = {name: role_of(name) for name, tensor in named.items() if tensor.requires_grad}
+    return [n for n, r in roles.items() if r.part in PAIR and (r.layer, r.adapter) in hidden]
 
 
 def scalings(model: nn.Module) -> dict[tuple[str, str], float]:
@@ -185,12 +217,9 @@ def scalings(model: nn.Module) -> dict[tuple[str, str], float]:
     return found
 
 
-def pairs_in_use(model: nn.Module) -> set[tuple[str, str]]:
-    """Layers and adapters of every LoRA that adds ``BA`` to its layer's weight now.
-
-    Not those that are switched off, and not DoRA, whose weight is not the sum of W and BA.
-    """
-    found: set[tuple[str, str]] = set()
+def pairs_in_use(model: nn.Module) -> Adapters:
+    """Every LoRA that adds ``BA`` to its layer's weight now: neither switched off nor a variant."""
+    found: Adapters = set()
     for name, module in model.named_modules():
         if not hasattr(module, "lora_A"):
             continue
@@ -198,8 +227,8 @@ def pairs_in_use(model: nn.Module) -> set[tuple[str, str]]:
         used = {*getattr(held, "active_adapters", held.lora_A)}
         used |= {*getattr(held, "merged_adapters", ())}
         layer = role_of(f"{name}.weight").layer
-        found |= {(layer, adapter) for adapter in used & {*held.lora_A} - variants_of(module)}
-    return found
+        found |= {(layer, adapter) for adapter in used & {*held.lora_A}}
+    return found - lora_variants(model)
 
 
 def _one(measure: float, beside: Side) -> Side:
