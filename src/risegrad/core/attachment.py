@@ -33,7 +33,7 @@ from risegrad.core.torch_optimizers import (
     scaler_skips,
     unwrapped,
 )
-from risegrad.core.whole_steps import Work
+from risegrad.core.whole_steps import Work, exact_products
 
 On = Literal["gradient", "update"]
 Closure = Callable[[], Any]
@@ -171,7 +171,8 @@ class Attachment:
         self._follow_optimizer()
         table = summary(self.shaper, self.layout, self.on, self._absent())
         tie = self._coverage.tie
-        return "\n".join([table, *([] if tie is None else tie.notes())])
+        with exact_products(*self._tensors[:1]):
+            return "\n".join([table, *([] if tie is None else tie.notes())])
 
     def __repr__(self) -> str:
         return f"<Attachment of {self.shaper!r} on {self.on}, {self.steps} steps>"
@@ -191,7 +192,8 @@ class Attachment:
         self._counts = not only_creates_state(optimizer, kwargs)
         self._follow_optimizer()
         tie = self._coverage.tie
-        self._work = None if tie is None else tie.ready()
+        with exact_products(*self._tensors[:1]):
+            self._work = None if tie is None else tie.ready()
         # torch runs this hook before the closure computes gradients, so the closure does the work.
         self._awaited = (args[1:2] or (kwargs.get("closure"),))[0] is not None
         if self.on == "update":
@@ -242,8 +244,7 @@ class Attachment:
                 tensor.add_(old)
 
     def _shape(self, tensors: list[Tensor | None]) -> None:
-        # A step inside autocast must not round its products to half precision.
-        with torch.autocast(self._tensors[0].device.type, enabled=False):
+        with exact_products(*self._tensors[:1]):
             arguments = (self._seeded, self.layout, tensors, self.steps, self._left_out)
             if self._work is None:
                 shape_tensors(*arguments)

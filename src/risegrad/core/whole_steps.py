@@ -7,9 +7,11 @@ it likes, in place; the blockwise draw of its ``coefficients`` is there for it t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from risegrad.core.shards import local_part
@@ -46,6 +48,15 @@ class Tie(ABC):
     def notes(self) -> list[str]:
         """Lines for ``print(handle)``."""
         return []
+
+
+@contextmanager
+def exact_products(*tensors: Tensor) -> Iterator[None]:
+    """Without autocast where these tensors lie: it would round products to half precision."""
+    with ExitStack() as stack:
+        for kind in {tensor.device.type for tensor in tensors}:
+            stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
 
 
 def gathered(tensor: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from risegrad.core.attachment import Attachment, attach
 from risegrad.curvature.memory.informed import Informed, right_place
 from risegrad.curvature.memory.memory import DAMPING, Memory
+from risegrad.curvature.memory.parameter_sides import not_told_by_names
 from risegrad.curvature.memory.remembering import remember
 
 SEED = 0
@@ -55,7 +56,8 @@ class MemoryInTraining:
         """To an optimizer that is new: training may begin again with the old one."""
         if optimizer is not self._optimizer:
             assert self.memory is not None
-            shaper = Informed(self.memory, self.damping, q=self.q)
+            exempt = not_told_by_names(model)
+            shaper = Informed(self.memory, self.damping, q=self.q, exempt=exempt)
             place = right_place(optimizer)
             self.handle = attach(optimizer, shaper, model.named_parameters(), place)
             self._optimizer = optimizer

@@ -105,6 +105,19 @@ def test_truncation_keeps_the_trace_and_the_top():
     assert full.truncated(3).bytes == 8 * (3 * DIM + 3 + 1)
 
 
+@pytest.mark.parametrize("rank", [None, 2, 5])
+def test_growing_adds_nothing_and_cutting_may_come_first(rank):
+    full = Factor(torch.diag(torch.arange(6.0, 0, -1)).double())
+    kept = full if rank is None else full.truncated(rank)
+    grown = kept.grown(9)
+    assert grown.dim == 9
+    assert grown.trace == pytest.approx(full.trace)
+    wanted = full.grown(9) if rank is None else full.grown(9).truncated(rank)
+    assert_close(grown.dense(), wanted.dense())
+    assert full.grown(9).dense()[6:].count_nonzero() == 0
+    assert kept.grown(6) is kept
+
+
 def test_a_factor_that_is_zero_turns_nothing():
     """A fresh LoRA's B'DB: nothing to protect, and no division by zero."""
     for side in (Factor(torch.zeros(DIM, DIM)), Diagonal(torch.zeros(DIM))):

@@ -297,3 +297,55 @@ def test_a_memory_of_another_width_is_named(lora):
         memory.penalty(model, anchor)
     with pytest.raises(ValueError, match=message):
         risegrad.retract(model, anchor, memory)
+
+
+@pytest.mark.parametrize("before", ["a state", "nothing", "an anchor"])
+def test_an_adapter_that_is_frozen_by_now_is_taken_back(before):
+    """As ``PeftModel.from_pretrained`` leaves it."""
+    models = [with_lora(t5(), ["q"], filled=False) for _ in range(2)]
+    memory = risegrad.remember(models[0], texts(), examples=None)
+    given = {
+        "a state": {n: v.clone() for n, v in models[0].state_dict().items()},
+        "nothing": {},
+        "an anchor": memory.anchor(models[0]),
+    }[before]
+    for model in models:
+        for name, p in model.named_parameters():
+            p.data += 0.1 * ("lora_B" in name)
+    models[1].requires_grad_(False)
+    trained, frozen = (risegrad.retract(model, given, memory) for model in models)
+    assert trained == frozen
+    assert max(frozen.values()) < 1
+    for name in memory:
+        assert_close(weight_of(models[1], name), weight_of(models[0], name))
+    assert sum(memory.damage(Anchor({}), models[1]).values()) > 0
+
+
+def test_a_frozen_adapter_that_was_there_before_stays():
+    model = stacked(["default", "new"])
+    memory = risegrad.remember(model, texts(), examples=None)
+    before = {n: v.clone() for n, v in model.state_dict().items() if ".new" not in n}
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter += 0.1 * ("lora_B.new" in name)
+    after = {n: p.detach().clone() for n, p in model.named_parameters()}
+    shares = risegrad.retract(model, before, memory)
+    for name, parameter in model.named_parameters():
+        share = shares[role_of(name).layer] if "lora_B.new" in name else 1
+        assert_close(parameter.detach(), share * after[name])
+
+
+def test_a_retracted_lora_of_which_one_matrix_was_trained():
+    model = with_lora(t5(), ["q"])
+    for name, p in model.named_parameters():
+        p.requires_grad_("lora_A" in name)
+    memory = risegrad.remember(model, texts(), examples=None)
+    anchor, before = memory.anchor(model), {n: weight_of(model, n) for n in memory}
+    with torch.no_grad():
+        for p in model.parameters():
+            p += 0.1 * p.requires_grad
+    after = {n: weight_of(model, n) for n in memory}
+    shares = risegrad.retract(model, anchor, memory)
+    for name, share in shares.items():
+        wanted = share * after[name] + (1 - share) * before[name]
+        assert (weight_of(model, name) - wanted).abs().max() < 1e-9

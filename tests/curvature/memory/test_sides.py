@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from peft import LoraConfig
 from torch import nn
 
 import risegrad
@@ -17,8 +18,8 @@ from curvature.memory.subjects import (
     with_lora,
 )
 from references import assert_close
-from risegrad.curvature.memory.layer_names import named_parameters, role_of
-from risegrad.curvature.memory.parameter_sides import Bound
+from risegrad.curvature.memory.layer_names import PAIR, named_parameters, role_of
+from risegrad.curvature.memory.parameter_sides import Bound, not_told_by_names
 
 Q = "encoder.block.0.layer.0.SelfAttention.q"
 
@@ -241,3 +242,40 @@ def test_a_memory_of_another_model_is_named():
     with pytest.raises(ValueError, match=r"lora_A.default.weight' must have shape \(2, 4\), got"):
         memory.sides(lora)
     memory.check_fits(network())
+
+
+def test_without_modules_a_lora_has_no_scale():
+    """Filters do not depend on it; the quadratic form does, as the docs say."""
+    model = with_lora(t5(), ["q"])
+    memory = risegrad.remember(model, texts(), examples=None)
+    whole, by_name = memory.sides(model), memory.sides(model.named_parameters())
+    assert set(whole) == set(by_name)
+    for name, sides in whole.items():
+        x = torch.randn(dict(model.named_parameters())[name].shape).double()
+        assert_close(by_name[name].filtered(x, 0.1), sides.filtered(x, 0.1))
+        assert_close(9 * by_name[name].quadratic(x), sides.quadratic(x))
+
+
+@pytest.mark.parametrize("variant", [{"use_dora": True}, {"alora_invocation_tokens": [3]}])
+def test_variants_of_lora_are_covered_nowhere(variant):
+    memory = risegrad.remember(gpt2(), inputs_only(), examples=None, layers=["*.c_attn"])
+    options = {"fan_in_fan_out": True, "task_type": "CAUSAL_LM"} | variant
+    model = with_lora(gpt2(), ["c_attn"], **options)
+    pairs = {n for n, p in named_parameters(model).items() if role_of(n).part in PAIR}
+    assert pairs <= set(risegrad.remember(model, inputs_only(), examples=None).uncovered)
+    with pytest.raises(ValueError, match="covers no trained parameter of the model"):
+        memory.penalty(model)
+    with pytest.raises(ValueError, match="covers no trained parameter of the model"):
+        memory.bind(model)
+    told = set() if "use_dora" in variant else pairs
+    assert set(not_told_by_names(model)) == told
+
+
+def test_a_variant_on_a_layer_leaves_the_plain_one_beside_it():
+    model = with_lora(t5(), ["q"])
+    model.add_adapter("other", LoraConfig(r=2, target_modules=["q"], use_dora=True))
+    model.double().base_model.set_adapter(["default", "other"])
+    memory = risegrad.remember(t5(), texts(), examples=None)
+    for bound in (memory.bind(model), memory.bind(model.named_parameters())):
+        assert bound.covered
+        assert {role_of(n).adapter for n in bound.covered if "lora_" in n} == {"default"}

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from risegrad.core.whole_steps import exact_products
 from risegrad.curvature.memory.layer_memory import LayerMemory
 from risegrad.curvature.memory.layer_names import PAIR, Role, named_parameters, role_of
 from risegrad.curvature.memory.parameter_sides import check_shape, pairs_in_use, scalings
@@ -92,29 +93,38 @@ def _moved_pairs(model: nn.Module, anchor: Anchor) -> set[tuple[str, str]]:
 
 
 def change_of(moved: Moved) -> Tensor:
-    """How far a parameter has moved from its anchor."""
+    """How far a parameter has moved from its anchor, in float32 at least."""
     if moved.then is None:
         raise ValueError(
             f"the anchor does not hold {moved.name}, which is trained: make it by "
             "memory.anchor(model) before the training"
         )
-    return moved.now - moved.then.to(moved.now)
+    now = _wide(moved.now)
+    return now - moved.then.to(now)
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def pair_change(
     parts: Mapping[Role, Moved], down: Role, scale: float
 ) -> tuple[Tensor, Tensor] | None:
-    """``up`` and ``down`` with ``dW = up @ down`` of one LoRA; without an anchor, from zero."""
+    """``up`` and ``down`` with ``dW = up @ down`` of one LoRA; without an anchor, from zero.
+
+    ``BA - B0 A0`` as ``(B - B0) A + B0 (A - A0)``: a small move is then a small factor, and not
+    what is left of two large products.
+    """
     up = parts.get(Role(down.layer, "lora_B", down.adapter))
     if up is None:
         return None
-    a, b = parts[down], up
-    ups, downs = [b.now.flatten(1) * scale], [a.now.flatten(1)]
-    if a.then is not None or b.then is not None:
-        then_a, then_b = (m.now.detach() if m.then is None else m.then.to(m.now) for m in (a, b))
-        ups.append(then_b.flatten(1) * -scale)
-        downs.append(then_a.flatten(1))
-    return torch.cat(ups, dim=1), torch.cat(downs)
+    a, b = (_wide(m.now).flatten(1) for m in (parts[down], up))
+    then_a, then_b = parts[down].then, up.then
+    if then_a is None and then_b is None:
+        return b * scale, a
+    a0 = a.detach() if then_a is None else then_a.to(a).flatten(1)
+    b0 = b.detach() if then_b is None else then_b.to(b).flatten(1)
+    return torch.cat([b - b0, b0], dim=1) * scale, torch.cat([a, a - a0])
 
 
 def layer_damages(
@@ -126,19 +136,30 @@ def layer_damages(
     for name, parts in moved_parameters(memory, model, anchor).items():
         for role, moved in parts.items():
             check_shape(moved.name, moved.now, role.part, memory[name])
-        pairs = [
-            pair
-            for role in parts
-            if role.part == "lora_A"
-            and (pair := pair_change(parts, role, scale.get((name, role.adapter), 1.0)))
-        ]
-        biases = [
-            change_of(moved) * scale.get((name, role.adapter), 1.0)
-            for role, moved in parts.items()
-            if role.part in ("bias", "lora_B.bias")
-        ]
-        found[name] = _layer_damage(memory[name], parts.get(Role(name, "weight")), pairs, biases)
+        # A loss is often made inside autocast, where products keep three digits.
+        with exact_products(memory[name].outputs.like, *(moved.now for moved in parts.values())):
+            found[name] = _moved_damage(memory[name], name, parts, scale)
     return found
+
+
+def _moved_damage(
+    layer: LayerMemory,
+    name: str,
+    parts: Mapping[Role, Moved],
+    scale: Mapping[tuple[str, str], float],
+) -> Tensor:
+    pairs = [
+        pair
+        for role in parts
+        if role.part == "lora_A"
+        and (pair := pair_change(parts, role, scale.get((name, role.adapter), 1.0)))
+    ]
+    biases = [
+        change_of(moved) * scale.get((name, role.adapter), 1.0)
+        for role, moved in parts.items()
+        if role.part in ("bias", "lora_B.bias")
+    ]
+    return _layer_damage(layer, parts.get(Role(name, "weight")), pairs, biases)
 
 
 def _layer_damage(

@@ -152,13 +152,20 @@ class Factor(Side):
         )
 
     def grown(self, dim: int) -> Factor:
-        """With more rows and columns of zeros; a low-rank one keeps its number for the rest."""
+        """With more rows and columns of zeros.
+
+        Of new coordinates nothing is known, so nothing is to be kept in them, and the trace stays.
+        A low-rank factor has one number for all directions off its eigenvectors, the new ones
+        included: it is what the grown full factor is after it was cut.
+        """
         more = dim - self.dim
+        if not more:
+            return self
         if self.matrix is not None:
             return Factor(functional.pad(self.matrix, (0, more, 0, more)), checked=True)
-        vectors = functional.pad(self.eigen.vectors, (0, 0, 0, more))
-        rest = self.eigen.rest * (self.dim / dim)  # the trace stays as it was
-        return Factor.of_eigenpairs(vectors, self.eigen.values, rest)
+        vectors, values, rest = self.eigen
+        off = (self.dim - len(values)) / (dim - len(values))
+        return Factor.of_eigenpairs(functional.pad(vectors, (0, 0, 0, more)), values, rest * off)
 
     def truncated(self, rank: int) -> Factor:
         """The top ``rank`` eigenpairs, and one number that keeps the trace."""

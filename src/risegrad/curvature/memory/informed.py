@@ -140,41 +140,39 @@ class _Filtering:
         for names in self._groups(step):
             raw = {name: _taken(step, name) for name in names}
             turned = {name: self._filtered(step, name, x, -1.0) for name, x in raw.items()}
-            scale = _ratio(_squares(raw.values()), _squares(turned.values()))
+            scale = _ratio(_norm(raw.values()), _norm(turned.values()))
             for name, x in turned.items():
                 _put(step, name, x * scale)
 
     def draw(self, step: WholeStep) -> None:
+        groups = self._groups(step)
         raw = {name: _taken(step, name) for name in step.tensors}
-        halfway = {name: self._filtered(step, name, x, -0.5) for name, x in raw.items()}
+        norms = {name: n for names in groups for n in [_unit(raw, names)] for name in names}
+        halfway = {n: self._filtered(step, n, x, -0.5) / norms[n] for n, x in raw.items()}
         scales = {
             name: scale
-            for names in self._groups(step)
-            for scale in [self._scale(step, names, raw, halfway)]
+            for names in groups
+            for scale in [self._scale(step, names, halfway)]
             for name in names
         }
         step.draw(halfway)
         for name, x in halfway.items():
-            _put(step, name, self._filtered(step, name, x, -0.5) * scales[name])
+            turned = self._filtered(step, name, x, -0.5)
+            _put(step, name, turned * (scales[name] * norms[name]))
 
     def _scale(
-        self,
-        step: WholeStep,
-        names: Sequence[str],
-        raw: Mapping[str, Tensor],
-        halfway: Mapping[str, Tensor],
+        self, step: WholeStep, names: Sequence[str], halfway: Mapping[str, Tensor]
     ) -> Tensor:
-        """Such that the mean of ``|x|^2`` over the draws is ``|g|^2``, over a whole group."""
-        wanted = _squares(raw[name] for name in names)
-        expected = torch.zeros_like(wanted)
+        """Such that the mean of ``|x|^2`` over the draws is 1 for a whole group of norm 1."""
+        expected = halfway[names[0]].new_zeros(())
         for name in names:
             x = halfway[name]
-            whole = _squares([self._filtered(step, name, x, -0.5)])
+            whole = _norm([self._filtered(step, name, x, -0.5)]).square()
             left_out = step.left_out.get(name, 0)
             d, q = x[left_out:].numel() if left_out else x.numel(), float(self.q)  # type: ignore[arg-type]
-            spread = _squares([x]) * self._trace(name, left_out)
+            spread = _norm([x]).square() * self._trace(name, left_out)
             expected = expected + ((q + 1) * whole + spread) / (q + d + 1)
-        return _ratio(wanted, expected)
+        return _ratio(torch.ones_like(expected), expected.sqrt())
 
     def _filtered(self, step: WholeStep, name: str, x: Tensor, power: float) -> Tensor:
         """Rows that are left out neither give nor take anything: they are zero before and after."""
@@ -223,10 +221,30 @@ def _put(step: WholeStep, name: str, x: Tensor) -> None:
     put(name, tensor, x)
 
 
-def _squares(tensors: Iterable[Tensor]) -> Tensor:
-    return torch.stack([torch.linalg.vector_norm(x).square() for x in tensors]).sum()
+SAFE = (1e-12, 1e15)
+"""Norms whose squares, and those of their elements, are well within float32."""
+
+
+def _norm(tensors: Iterable[Tensor]) -> Tensor:
+    """The norm of all together; where float32 cannot hold the squares, in float64."""
+    each = list(tensors)
+    found = _length(torch.stack([_length(x) for x in each]))
+    if SAFE[0] < float(found) < SAFE[1]:
+        return found
+    return _length(torch.stack([_length(x, torch.float64) for x in each]))
+
+
+def _length(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    found: Tensor = torch.linalg.vector_norm(x, dtype=dtype)
+    return found
+
+
+def _unit(raw: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
+    """What to divide a group by: its norm, or 1 if that is zero."""
+    found = _norm(raw[name] for name in names)
+    return torch.where(found > 0, found, 1.0)
 
 
 def _ratio(wanted: Tensor, found: Tensor) -> Tensor:
     """What to multiply by; a step of zero stays one."""
-    return torch.where(found > 0, wanted / found, 1.0).sqrt()
+    return torch.where(found > 0, wanted / found, 1.0)

@@ -214,7 +214,8 @@ class Memory(Mapping[str, LayerMemory]):
         """For each trained parameter that is covered, its curvature in its own coordinates.
 
         As the adapters' values are *now*. ``model`` may also be named parameters, as an attachment
-        has them.
+        has them: filters are the same, but a LoRA's scale ``s`` is not known from names and taken
+        to be 1, so that ``quadratic`` is too small by ``s^2``.
         """
         return self.bind(model).now()
 
@@ -230,6 +231,7 @@ class Memory(Mapping[str, LayerMemory]):
         """``sum tr(D dW S dW')/2`` over all layers since the anchor; differentiable.
 
         Without an anchor, LoRA is measured from zero: the weights under it are what was remembered.
+        Not so with PiSSA and OLoRA, which begin with ``BA`` other than zero: give them an anchor.
         """
         found = layer_damages(self, model, anchor or Anchor({}))
         return torch.stack([*found.values()]).sum()

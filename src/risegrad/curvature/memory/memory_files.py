@@ -126,6 +126,12 @@ def _layer(name: str, found: Any, opened: Any, names: set[str]) -> LayerMemory:
     if kind not in PARTS:
         raise ValueError(f"layer {name!r} is of the unknown kind {kind!r}")
     shape = tuple(int(check_number("shape", n, at_least=1, whole=True)) for n in found["shape"])
+    least = 1 if kind == "norm" else 2
+    if len(shape) < least:
+        raise ValueError(
+            f"shape of layer {name!r}, which is a {kind}, must have at least {least} numbers, "
+            f"got {list(shape)}"
+        )
     examples, predictions = (
         int(check_number(what, found[what], at_least=0, whole=True))
         for what in ("examples", "predictions")
@@ -139,6 +145,11 @@ def _layer(name: str, found: Any, opened: Any, names: set[str]) -> LayerMemory:
             parts[part] = side_of({key[len(start) :]: opened.get_tensor(key) for key in own})
         except (ValueError, FloatingPointError) as error:
             raise ValueError(f"{part} of layer {name!r}: {error}") from error
+        if kind == "norm" and not isinstance(parts[part], Diagonal):
+            raise ValueError(
+                f"{part} of layer {name!r}: a norm is held as a diagonal, got "
+                f"{', '.join(sorted(parts[part].tensors()))}"
+            )
     weight = check_number("weight", found["weight"], above=0)
     return LayerMemory(kind, shape, parts, examples, predictions, weight)
 

@@ -16,13 +16,15 @@ import torch
 from torch import Tensor, nn
 
 from risegrad.core.blocks import listing
-from risegrad.core.whole_steps import gathered
+from risegrad.core.whole_steps import exact_products, gathered
 from risegrad.curvature.memory.covered_layers import variants_of
 from risegrad.curvature.memory.layer_memory import LayerMemory
 from risegrad.curvature.memory.layer_names import PAIR, Role, named_parameters, role_of
 from risegrad.curvature.memory.memory_side import Diagonal, Side
 
 Named = Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]
+MAGNITUDE = "lora_magnitude_vector"
+"""What peft calls DoRA's lengths of columns."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +52,16 @@ class ParameterSides:
 
     def filtered(self, x: Tensor, damping: float, power: float = -1.0) -> Tensor:
         """``(L/t + damping)^power X (R/t + damping)^power`` in the shape of ``x``."""
-        half = self.left.filtered(self.matrix(x), damping, power)
-        return self.restored(self.right.filtered_right(half, damping, power), x.shape)
+        with exact_products(x, self.left.like):
+            half = self.left.filtered(self.matrix(x), damping, power)
+            return self.restored(self.right.filtered_right(half, damping, power), x.shape)
 
     def quadratic(self, x: Tensor) -> Tensor:
         """``tr(L X R X')``: twice the damage of moving the parameter by ``x``."""
-        moved = self.matrix(x)
-        turned = self.right.product(moved.T).T
-        return (self.left.product(moved) * turned.to(self.left.like)).sum()
+        with exact_products(x, self.left.like):
+            moved = self.matrix(x)
+            turned = self.right.product(moved.T).T
+            return (self.left.product(moved) * turned.to(self.left.like)).sum()
 
     def effective_dimension(self, damping: float) -> float:
         """The product of the effective dimensions of both sides."""
@@ -70,7 +74,9 @@ Current = Callable[[], ParameterSides]
 class Bound:
     """A memory tied to the parameters of one model; ``now()`` is cheap enough for every step.
 
-    ``chosen`` are the names to look up; without it those that are trained.
+    ``chosen`` are the names to look up; without it those that are trained. Named parameters do not
+    tell the scale ``s`` of a LoRA: it is taken to be 1. Filters do not depend on it; ``quadratic``
+    and the mean of a side are then too small by ``s^2``.
     """
 
     def __init__(
@@ -79,7 +85,7 @@ class Bound:
         model: nn.Module | Named,
         chosen: Collection[str] | None = None,
     ) -> None:
-        named, self._scalings = _read(model)
+        named, self._scalings, self._variants = _read(model)
         self._memory = memory
         self._moved: dict[tuple[str, str, torch.device], Side] = {}
         self._tensors = {role_of(name): tensor for name, tensor in named.items()}
@@ -112,12 +118,11 @@ class Bound:
 
     def now(self) -> dict[str, ParameterSides]:
         """The sides of every covered parameter, at the adapters' present values."""
-        with torch.no_grad():
-            return {name: way() for name, way in self._ways.items()}
+        return {name: self.of(name) for name in self._ways}
 
     def of(self, name: str) -> ParameterSides:
         """The sides of one covered parameter, now."""
-        with torch.no_grad():
+        with torch.no_grad(), exact_products(self._tensors[role_of(name)]):
             return self._ways[name]()
 
     def _way(self, name: str, tensor: Tensor) -> Current | None:
@@ -147,17 +152,14 @@ class Bound:
 
     def _pair(self, name: str, role: Role, layer: LayerMemory, tensor: Tensor) -> Current | None:
         other = self._tensors.get(Role(role.layer, PAIR[1 - PAIR.index(role.part)], role.adapter))
-        magnitude = any(
-            r.layer.startswith(role.layer + ".lora_magnitude_vector") for r in self._tensors
-        )
-        if other is None or magnitude:  # with DoRA the weight is not the sum of W and BA
+        if other is None or (role.layer, role.adapter) in self._variants:
             return None
         scale = self._scalings.get((role.layer, role.adapter), 1.0)
         left, right = (self._side(role.layer, p, tensor.device) for p in ("outputs", "inputs"))
         check_shape(name, tensor, role.part, layer)
         if role.part == "lora_A":
-            return lambda: ParameterSides(left.compressed(_flat(other) * scale), right, name)
-        return lambda: ParameterSides(left, right.compressed(_flat(other).T * scale), name)
+            return lambda: ParameterSides(left.compressed(_flat(other, left) * scale), right, name)
+        return lambda: ParameterSides(left, right.compressed(_flat(other, right).T * scale), name)
 
     def _side(self, layer: str, part: str, device: torch.device) -> Side:
         key = (layer, part, device)
@@ -166,11 +168,42 @@ class Bound:
         return self._moved[key]
 
 
-def _read(model: nn.Module | Named) -> tuple[dict[str, Tensor], dict[tuple[str, str], float]]:
+Adapters = set[tuple[str, str]]
+"""Layers and adapters."""
+
+
+def _read(
+    model: nn.Module | Named,
+) -> tuple[dict[str, Tensor], dict[tuple[str, str], float], Adapters]:
     if isinstance(model, nn.Module):
-        return named_parameters(model), scalings(model)
+        return named_parameters(model), scalings(model), lora_variants(model)
     # Without modules the scale of a LoRA is not known; no filter depends on it.
-    return dict(model.items() if isinstance(model, Mapping) else model), {}
+    named = dict(model.items() if isinstance(model, Mapping) else model)
+    return named, {}, _variants_by_name(named)
+
+
+def lora_variants(model: nn.Module) -> Adapters:
+    """Every LoRA whose weight is not the sum of W and BA, such as DoRA and aLoRA."""
+    found = _variants_by_name(named_parameters(model))
+    for name, module in model.named_modules():
+        layer = role_of(f"{name}.weight").layer
+        found |= {(layer, adapter) for adapter in variants_of(module)}
+    return found
+
+
+def _variants_by_name(named: Collection[str]) -> Adapters:
+    """Those that names tell: DoRA has a vector of magnitudes. aLoRA has names like any LoRA."""
+    layers = [role_of(name).layer for name in named]
+    both = [layer.rsplit(f".{MAGNITUDE}.", 1) for layer in layers if f".{MAGNITUDE}." in layer]
+    return {(layer, adapter) for layer, adapter in both}
+
+
+def not_told_by_names(model: nn.Module) -> list[str]:
+    """Trained matrices of variants that an attachment, which sees names alone, takes for LoRA."""
+    named = named_parameters(model)
+    hidden = lora_variants(model) - _variants_by_name(named)
+    roles = {name: role_of(name) for name, tensor in named.items() if tensor.requires_grad}
+    return [n for n, r in roles.items() if r.part in PAIR and (r.layer, r.adapter) in hidden]
 
 
 def scalings(model: nn.Module) -> dict[tuple[str, str], float]:
@@ -184,12 +217,9 @@ def scalings(model: nn.Module) -> dict[tuple[str, str], float]:
     return found
 
 
-def pairs_in_use(model: nn.Module) -> set[tuple[str, str]]:
-    """Layers and adapters of every LoRA that adds ``BA`` to its layer's weight now.
-
-    Not those that are switched off, and not DoRA, whose weight is not the sum of W and BA.
-    """
-    found: set[tuple[str, str]] = set()
+def pairs_in_use(model: nn.Module) -> Adapters:
+    """Every LoRA that adds ``BA`` to its layer's weight now: neither switched off nor a variant."""
+    found: Adapters = set()
     for name, module in model.named_modules():
         if not hasattr(module, "lora_A"):
             continue
@@ -197,8 +227,8 @@ def pairs_in_use(model: nn.Module) -> set[tuple[str, str]]:
         used = {*getattr(held, "active_adapters", held.lora_A)}
         used |= {*getattr(held, "merged_adapters", ())}
         layer = role_of(f"{name}.weight").layer
-        found |= {(layer, adapter) for adapter in used & {*held.lora_A} - variants_of(module)}
-    return found
+        found |= {(layer, adapter) for adapter in used & {*held.lora_A}}
+    return found - lora_variants(model)
 
 
 def _one(measure: float, beside: Side) -> Side:
@@ -210,8 +240,8 @@ def _values(side: Side) -> Tensor:
     return side.tensors()["diagonal"]
 
 
-def _flat(tensor: Tensor) -> Tensor:
-    return gathered(tensor.detach()).flatten(1)
+def _flat(tensor: Tensor, side: Side) -> Tensor:
+    return gathered(tensor.detach()).flatten(1).to(side.like)
 
 
 def check_shape(name: str, tensor: Tensor, part: str, layer: LayerMemory) -> None:

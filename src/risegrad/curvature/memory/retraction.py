@@ -19,6 +19,7 @@ from risegrad.curvature.memory.anchor import Anchor, Moved, layer_damages, moved
 from risegrad.curvature.memory.layer_names import Role, named_parameters, role_of
 from risegrad.curvature.memory.memory import Memory
 from risegrad.curvature.memory.memory_side import Diagonal
+from risegrad.curvature.memory.parameter_sides import pairs_in_use
 
 
 @torch.no_grad()
@@ -34,9 +35,12 @@ def retract(
     """Go part of the way back, in place; the share of each layer's change that is kept.
 
     ``before``: ``memory.anchor(model)`` or the model's ``state_dict()`` (copied) from before the
-    training. ``new``: a memory of the new task, which says what each layer's change is worth to it;
-    without, a change is worth what it would cost the old if that had no preferred directions.
-    A LoRA takes the nearest weight of its rank. Layers that the memory does not know stay.
+    training. What has moved since then is taken back, also if it is frozen by now. A LoRA that a
+    state does not hold has come since, and goes back towards zero; PiSSA and OLoRA do not begin
+    there, so give an anchor for them. ``new``: a memory of the new task, which says what each
+    layer's change is worth to it; without, a change is worth what it would cost the old if that had
+    no preferred directions. A LoRA takes the nearest weight of its rank. Layers that the memory
+    does not know stay.
     """
     check_choice("per", per, ("layer", "model"))
     weight = check_number("strength", strength, at_least=0)
@@ -84,14 +88,25 @@ def _anchor(model: nn.Module, before: Anchor | Mapping[str, Tensor]) -> Anchor:
     if isinstance(before, Anchor):
         return before
     known = {plain_name(name): value for name, value in before.items()}
-    named = named_parameters(model)
-    found = {n: (known[n], p) for n, p in named.items() if p.requires_grad and n in known}
-    if own := [n for n, (then, now) in found.items() if then.data_ptr() == now.data_ptr()]:
-        raise ValueError(
-            f"before holds the model's own {own[0]}, which training has moved too: copy the "
-            "state_dict() before the training, value.clone() for each"
-        )
-    return Anchor({name: then for name, (then, _) in found.items()})
+    found: dict[str, Tensor] = {}
+    pairs = pairs_in_use(model)
+    for name, now in named_parameters(model).items():
+        role, then = role_of(name), known.get(name)
+        if then is not None and (now.requires_grad or _differs(then, now)):
+            found[name] = then
+        elif then is None and role.part == "lora_B" and (role.layer, role.adapter) in pairs:
+            found[name] = torch.zeros_like(now)
+        if name in found and found[name].data_ptr() == now.data_ptr():
+            raise ValueError(
+                f"before holds the model's own {name}, which training has moved too: copy the "
+                "state_dict() before the training, value.clone() for each"
+            )
+    return Anchor(found)
+
+
+def _differs(then: Tensor, now: Tensor) -> bool:
+    """An adapter that was loaded to be used is frozen, and has moved nevertheless."""
+    return then.shape != now.shape or not torch.equal(then.to(now), now)
 
 
 def _apply(parts: Mapping[Role, Moved], share: float) -> None:
@@ -107,9 +122,8 @@ def _apply(parts: Mapping[Role, Moved], share: float) -> None:
 def _retract_pair(down: Moved, up: Moved, share: float) -> None:
     """``share BA + (1 - share) B0 A0``, or the nearest of the same rank."""
     then_b = up.now if up.then is None else up.then.to(up.now)
-    if up.then is None or not bool(then_b.any()):
-        if down.now.requires_grad or up.now.requires_grad:
-            up.now.mul_(share)
+    if (up.then is None and down.then is None) or not bool(then_b.any()):
+        up.now.mul_(share)
         return
     then_a = down.now if down.then is None else down.then.to(down.now)
     a, b = down.now.flatten(1).double(), up.now.flatten(1).double()

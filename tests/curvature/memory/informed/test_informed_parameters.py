@@ -14,6 +14,7 @@ import risegrad.curvature.memory as room
 from core.attach.subjects import Subject, fixed, hooks
 from curvature.memory.informed.subject_matter import memory, start
 from curvature.memory.subjects import dense, t5, texts, with_lora
+from references import assert_close
 from risegrad.curvature.memory.informed import Informed
 
 
@@ -255,6 +256,23 @@ def test_bad_numbers_pass_through() -> None:
     finite = [bool(p.isfinite().all()) for p in named.values()]
     assert not finite[0]
     assert all(finite[2:])
+
+
+@pytest.mark.parametrize("q", [None, 3])
+@pytest.mark.parametrize("size", [1e-33, 1e-24, 1e-20, 1e18, 1e19, 1e30])
+def test_tiny_and_huge_steps_are_filtered_as_others_are(size: float, q: int | None) -> None:
+    """Their squares are beyond float32, their norms are not."""
+    steps = []
+    for scale in (1.0, size):
+        run = start(Subject("SGD"))
+        run.attach(Informed(memory(), 0.01, q=q))
+        for name, raw in run.set_gradients().items():
+            run.params[name].grad = raw * scale
+        run.optimizer.step()
+        steps.append({n: p.grad.double() / scale for n, p in run.params.items()})
+    plain, scaled = steps
+    for name, step in plain.items():
+        assert_close(scaled[name], step, torch.float32)
 
 
 def test_every_public_name_of_the_room_is_there() -> None:
