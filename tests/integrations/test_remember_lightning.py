@@ -60,7 +60,7 @@ def test_as_by_hand(tmp_path: Path, kind: type[Module], on: Any) -> None:
 @pytest.mark.parametrize("q", [None, 4])
 def test_resumes_bit_for_bit_with_the_first_memory(tmp_path: Path, q: int | None) -> None:
     def train(**changes: Any) -> Any:
-        module, callback = Callable(), RememberCallback(old(), q=q, examples=16)
+        module, callback = Callable(), RememberCallback(old(), q=q, examples=16, of="features")
         fit(module, tmp_path, callbacks=[callback, *changes.pop("keep", [])], **changes)
         return parameters(module), callback
 
@@ -73,7 +73,7 @@ def test_resumes_bit_for_bit_with_the_first_memory(tmp_path: Path, q: int | None
 
 
 def test_a_dataset_and_the_next_task(tmp_path: Path) -> None:
-    callback = RememberCallback(TensorDataset(*data()), then=old(), examples=16)
+    callback = RememberCallback(TensorDataset(*data()), then=old(), examples=16, of="features")
     fit(Callable(), tmp_path, callbacks=[callback])
     assert callback.memory is not None
     assert callback.memory["net.0"].examples == 32
@@ -94,7 +94,12 @@ def test_two_optimizers_need_a_choice(tmp_path: Path) -> None:
 
     options = {"accumulate_grad_batches": 1, "gradient_clip_val": None}
     with pytest.raises(ValueError, match="RememberCallback needs one optimizer, the module has 2"):
-        fit(Two(), tmp_path, callbacks=[RememberCallback(old(), examples=16)], **options)
+        fit(
+            Two(),
+            tmp_path,
+            callbacks=[RememberCallback(old(), examples=16, of="features")],
+            **options,
+        )
 
 
 def test_a_ready_memory_needs_no_examples(tmp_path: Path) -> None:
