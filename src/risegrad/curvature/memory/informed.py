@@ -13,6 +13,7 @@ from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
+from torch.linalg import vector_norm
 from torch.optim import LBFGS, Optimizer
 
 from risegrad.common.checks import check_positive_int
@@ -226,16 +227,21 @@ SAFE = (1e-12, 1e15)
 
 
 def _norm(tensors: Iterable[Tensor]) -> Tensor:
-    """The norm of all together; where float32 cannot hold the squares, in float64."""
+    """The norm of all together, also where float32 cannot hold the squares.
+
+    An accelerator is not asked whether it can: it would have to finish its work first.
+    """
     each = list(tensors)
-    found = _length(torch.stack([_length(x) for x in each]))
-    if SAFE[0] < float(found) < SAFE[1]:
+    found: Tensor = vector_norm(torch.stack([vector_norm(x) for x in each]))
+    if found.is_cpu and SAFE[0] < float(found) < SAFE[1]:
         return found
-    return _length(torch.stack([_length(x, torch.float64) for x in each]))
+    return _scaled_norm(torch.stack([_scaled_norm(x) for x in each]))
 
 
-def _length(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    found: Tensor = torch.linalg.vector_norm(x, dtype=dtype)
+def _scaled_norm(x: Tensor) -> Tensor:
+    largest = x.abs().amax()
+    unit = torch.where((largest > 0) & largest.isfinite(), largest, 1.0)
+    found: Tensor = vector_norm(x / unit) * unit
     return found
 
 
