@@ -17,7 +17,7 @@ from integrations.test_lightning import ByItself, Module, fit
 from risegrad.curvature.memory.informed import Informed
 
 lightning = pytest.importorskip("lightning.pytorch")
-from risegrad.integrations.lightning import RememberCallback  # noqa: E402
+from risegrad.integrations.lightning import ForgettingCallback, RememberCallback  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's advice about workers and loggers
 
@@ -79,6 +79,30 @@ def test_a_dataset_and_the_next_task(tmp_path: Path) -> None:
     assert callback.memory["net.0"].examples == 32
     assert callback.handle is not None
     assert callback.handle.shaper.memory["net.0"].examples == 16  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"), [("bf16-true", torch.bfloat16), ("64-true", torch.float64)]
+)
+@pytest.mark.parametrize("keep", [old(), TensorDataset(*data())], ids=["batches", "dataset"])
+def test_what_is_kept_has_the_precision_of_training(
+    tmp_path: Path, keep: Any, precision: str, dtype: torch.dtype
+) -> None:
+    module, callback = Callable(), RememberCallback(keep, then=keep, examples=16, of="features")
+    classes = [(x, torch.zeros(len(x)).long()) for x, _ in old()]
+    meter = ForgettingCallback({"old": classes}, every=2)
+    fit(module, tmp_path, callbacks=[callback, meter], precision=precision)
+    assert {p.dtype for p in module.parameters()} == {dtype}
+    assert callback.handle is not None
+    assert callback.handle.steps == STEPS
+    assert callback.memory is not None
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    assert callback.memory["net.0"].inputs.like.dtype == wide
+
+
+def test_what_is_no_batch_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="batches must be a list or a loader of batches, got Tens"):
+        fit(Callable(), tmp_path, callbacks=[RememberCallback(data()[0])])
 
 
 def test_two_optimizers_need_a_choice(tmp_path: Path) -> None:

@@ -101,6 +101,86 @@ def test_a_resume_without_the_first_memory_is_refused(tmp_path: Path) -> None:
     assert ready.handle.steps == STEPS
 
 
+SAVES = {"save_strategy": "steps", "save_steps": 2}
+
+
+def test_the_file_of_an_earlier_run_is_not_taken(tmp_path: Path) -> None:
+    """A plain run into the same folder, and then one that is resumed with a memory."""
+    first = RememberCallback(old_batches(), examples=16)
+    trainer(tiny(), tmp_path, callbacks=[first]).train()
+    trainer(tiny(), tmp_path, **SAVES).train()
+    other = RememberCallback(old_batches()[:2], examples=8)
+    with pytest.warns(UserWarning, match="goes on from step 2 of a run that no memory shaped"):
+        trainer(tiny(), tmp_path, callbacks=[other], **SAVES).train(
+            resume_from_checkpoint=str(tmp_path / "checkpoint-2")
+        )
+    assert other.memory is not None
+    assert other.memory.source["examples"] == 8
+    assert other.handle is not None
+    assert other.handle.steps == STEPS - 2
+    assert risegrad.Memory.load(tmp_path / FILE) == other.memory
+    again = RememberCallback(old_batches(), examples=16)  # from now on the run has a memory
+    trainer(tiny(), tmp_path, callbacks=[again], max_steps=STEPS + 2).train(
+        resume_from_checkpoint=str(tmp_path / f"checkpoint-{STEPS}")
+    )
+    assert again.memory == other.memory
+
+
+def test_a_callback_that_is_used_again_leaves_its_memory_in_every_folder(tmp_path: Path) -> None:
+    callback = RememberCallback(old_batches(), then=old_batches(), examples=16)
+    for folder in ("one", "two"):
+        trainer(tiny(), tmp_path / folder, callbacks=[callback], **SAVES).train()
+    assert risegrad.Memory.load(tmp_path / "one" / FILE)["lm_head"].examples == 16
+    assert risegrad.Memory.load(tmp_path / "two" / FILE)["lm_head"].examples == 32
+    for resumed in (RememberCallback(old_batches(), examples=16), callback):
+        trainer(tiny(), tmp_path / "two", callbacks=[resumed]).train(
+            resume_from_checkpoint=str(tmp_path / "two" / "checkpoint-2")
+        )
+        assert resumed.handle is not None
+        assert resumed.handle.shaper.memory["lm_head"].examples == 32  # type: ignore[attr-defined]
+        assert resumed.handle.steps == STEPS
+
+
+def test_training_anew_goes_on_with_what_was_added(tmp_path: Path) -> None:
+    callback = RememberCallback(old_batches(), then=old_batches(), examples=16)
+    training = trainer(tiny(), tmp_path, callbacks=[callback], **SAVES)
+    for number in (1, 2):
+        training.train()
+        handle, kept = callback.handle, callback.memory
+        assert handle is not None
+        assert kept is not None
+        assert handle.shaper.memory["lm_head"].examples == 16 * number  # type: ignore[attr-defined]
+        assert kept["lm_head"].examples == 16 * (number + 1)
+    training.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert callback.handle is handle  # the state of the second run, with the memory it had
+    assert handle.shaper.memory["lm_head"].examples == 32  # type: ignore[attr-defined]
+    assert callback.memory is not None
+    assert callback.memory["lm_head"].examples == 48
+
+
+def test_training_anew_with_nothing_added_goes_on(tmp_path: Path) -> None:
+    callback = RememberCallback(old_batches(), examples=16)
+    training = trainer(tiny(), tmp_path, callbacks=[callback])
+    training.train()
+    handle = callback.handle
+    training.train()
+    assert callback.handle is handle
+    assert handle is not None
+    assert handle.steps == 2 * STEPS
+
+
+def test_variants_that_names_do_not_tell_are_left_alone(tmp_path: Path) -> None:
+    """A layer with aLoRA, beside a head that is trained as a whole."""
+    config = peft.LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM",
+                             alora_invocation_tokens=[3], modules_to_save=["lm_head"])  # fmt: skip
+    model = peft.get_peft_model(tiny(), config)
+    callback = RememberCallback(old_batches(), examples=16)
+    trainer(model, tmp_path, callbacks=[callback], max_grad_norm=0.0).train()
+    assert callback.handle is not None
+    assert callback.handle.layout.names
+    assert all("lm_head" in name for name in callback.handle.layout.names)
+
+
 def test_an_adapter_a_dataset_and_the_next_task(tmp_path: Path) -> None:
     """A fresh LoRA; the dataset goes through the Trainer's collator; a normal adapter is left."""
     model = adapted()
@@ -154,10 +234,16 @@ def test_a_hub_dataset_loses_foreign_columns(tmp_path: Path) -> None:
     assert all(layer.examples == 32 for layer in callback.memory.values())
 
 
-def test_a_stream_of_examples_is_taken_as_it_comes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("columns", ["known", "unknown"])
+def test_a_stream_of_examples_is_taken_as_it_comes(tmp_path: Path, columns: str) -> None:
     datasets = pytest.importorskip("datasets")
     rows = tokens().flip(1).tolist()
     held = datasets.Dataset.from_dict({"input_ids": rows, "labels": rows}).to_iterable_dataset()
+    if columns == "unknown":
+        held = datasets.IterableDataset.from_generator(
+            lambda: ({"input_ids": row, "labels": row, "text": "foreign"} for row in rows)
+        )
+        assert held.column_names is None
     callback = RememberCallback(held, examples=12)
     trainer(adapted(), tmp_path, callbacks=[callback], max_grad_norm=0.0).train()
     assert callback.memory is not None

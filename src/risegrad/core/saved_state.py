@@ -80,6 +80,14 @@ def take(groups: Groups, settings: Mapping[str, object]) -> tuple[Groups, int | 
     return groups, None
 
 
+def saved_settings(groups: Groups) -> list[Mapping[str, object]]:
+    """The settings of every entry that was loaded and that no attachment has taken yet."""
+    held = [group[KEY] for group in groups if _has_entries(group)]
+    entries = [entry for found in held if isinstance(found, Mapping) for entry in found.values()]
+    settings = [entry.get("settings") for entry in entries if isinstance(entry, Mapping)]
+    return [found for found in settings if isinstance(found, Mapping)]
+
+
 def checked_step(entry: object, settings: Mapping[str, object]) -> int:
     """The step of a saved entry, if it is whole and was made with the same settings."""
     step, different = _read(entry, settings)

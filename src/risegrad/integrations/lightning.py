@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
 from torch.optim import Optimizer
 
 from risegrad.core.attachment import Attachment, On, attach
 from risegrad.core.shapers import Shaper
 from risegrad.core.torch_optimizers import unwrapped
-from risegrad.curvature.memory.informed import Informed
 from risegrad.curvature.memory.memory import Memory
 from risegrad.curvature.memory.memory_files import packed, unpacked
 from risegrad.integrations.forgetting_in_training import RECORD, ForgettingInTraining
@@ -58,6 +58,9 @@ class RememberCallback(MemoryInTraining, Callback):
     a resumed run has the one it began with.
     """
 
+    def _batches(self, given: Any, model: Any, loader: object) -> Any:
+        return _as_trained(given, model.trainer)
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Remember what must be kept, and attach to the only optimizer."""
         self._remember(pl_module, trainer.train_dataloader)
@@ -69,8 +72,7 @@ class RememberCallback(MemoryInTraining, Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """The memory that shapes, so that a resumed run has the same."""
-        used = None if self.handle is None else self.handle.shaper
-        return {"memory": packed(used.memory)} if isinstance(used, Informed) else {}
+        return {} if self._shaping is None else {"memory": packed(self._shaping)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take the memory of the run that is resumed."""
@@ -93,9 +95,8 @@ class ForgettingCallback(ForgettingInTraining, Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Score everything; a resumed run counts from where it first began."""
-        loader = trainer.train_dataloader
         keep, new = (
-            given and {name: as_batches(task, loader) for name, task in given.items()}
+            given and {name: _as_trained(task, trainer) for name, task in given.items()}
             for given in (self.keep, self.new)
         )
         reading = self._begin(pl_module, keep, new)
@@ -141,6 +142,14 @@ class ForgettingCallback(ForgettingInTraining, Callback):
             _log(trainer, reading)
         if reading.stop:
             trainer.should_stop = True
+
+
+def _as_trained(given: Any, trainer: Trainer) -> Any:
+    """Batches in the precision that the trainer gives to those it trains on."""
+    batches = as_batches(given, trainer.train_dataloader)
+    if isinstance(batches, Mapping | Tensor | str) or not isinstance(batches, Iterable):
+        return batches  # no batches: whoever reads them says so
+    return map(trainer.precision_plugin.convert_input, batches)
 
 
 def _log(trainer: Trainer, reading: MeterReading) -> None:

@@ -52,15 +52,31 @@ class MemoryInTraining:
         """What a person gave, as ``remember`` takes it."""
         return as_batches(given, loader)
 
-    def _attach(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """To an optimizer that is new: training may begin again with the old one."""
+    @property
+    def _shaping(self) -> Memory | None:
+        """The memory that shapes the steps, without what ``then`` has added since."""
+        used = None if self.handle is None else self.handle.shaper
+        return used.memory if isinstance(used, Informed) else None
+
+    def _resumes_attached(self, optimizer: Optimizer) -> bool:
+        """Whether a state was loaded into the optimizer that is shaped already, which checks it."""
         if optimizer is not self._optimizer:
-            assert self.memory is not None
-            exempt = not_told_by_names(model)
-            shaper = Informed(self.memory, self.damping, q=self.q, exempt=exempt)
-            place = right_place(optimizer)
-            self.handle = attach(optimizer, shaper, model.named_parameters(), place)
-            self._optimizer = optimizer
+            return False
+        self.memory = self._shaping
+        return True
+
+    def _attach(self, model: nn.Module, optimizer: Optimizer) -> None:
+        """To an optimizer that is new; also to the old one, if ``then`` has added something."""
+        assert self.memory is not None
+        if optimizer is self._optimizer and self.handle is not None:
+            if self._shaping is self.memory:
+                return
+            self.handle.detach()
+        exempt = not_told_by_names(model)
+        shaper = Informed(self.memory, self.damping, q=self.q, exempt=exempt)
+        place = right_place(optimizer)
+        self.handle = attach(optimizer, shaper, model.named_parameters(), place)
+        self._optimizer = optimizer
 
     def _add(self, model: nn.Module, loader: object) -> None:
         if self.then is not None and self.memory is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from risegrad.core.attachment import Attachment, On, attach
+from risegrad.core.saved_state import saved_settings
 from risegrad.core.shapers import Shaper
 from risegrad.core.torch_optimizers import unwrapped
 from risegrad.curvature.memory.memory import Memory
@@ -89,15 +91,31 @@ class RememberCallback(MemoryInTraining, TrainerCallback):
         **kwargs: Any,
     ) -> None:
         """Remember what must be kept, and attach to the optimizer."""
-        path = Path(args.output_dir or ".") / FILE
-        if self.memory is None and state.global_step:
-            self.memory = _first_memory(path, state.global_step)
+        path, optimizer = Path(args.output_dir or ".") / FILE, unwrapped(kwargs["optimizer"])
+        if state.global_step:
+            if self._resumes_attached(optimizer):
+                return
+            self._look_back(path, state.global_step, optimizer)
+        memory = self._remember(kwargs["model"], kwargs.get("train_dataloader"))
+        self._attach(kwargs["model"], optimizer)
+        if state.is_world_process_zero:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            memory.save(path)
+
+    def _look_back(self, path: Path, step: int, optimizer: Optimizer) -> None:
+        """Take the memory that a resumed run began with, if the state it resumes from had one.
+
+        A file in the folder may be that of an earlier run.
+        """
+        began = any("memory" in found for found in saved_settings(optimizer.param_groups))
+        if began and self.keep is not None and (self.memory is None or path.is_file()):
+            self.memory = _first_memory(path, step)
         elif self.memory is None:
-            memory = self._remember(kwargs["model"], kwargs.get("train_dataloader"))
-            if state.is_world_process_zero:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                memory.save(path)
-        self._attach(kwargs["model"], unwrapped(kwargs["optimizer"]))
+            warnings.warn(
+                f"training goes on from step {step} of a run that no memory shaped, or whose "
+                "optimizer was not saved: what the model does now is what will be kept",
+                stacklevel=2,
+            )
 
     def on_train_end(
         self,
@@ -252,8 +270,10 @@ def _fitting(dataset: Any, model: nn.Module, loader: object) -> Any:
     unwrap: Any = getattr(model, "get_base_model", lambda: model)
     taken = {*inspect.signature(unwrap().forward).parameters, "label", "label_ids", "labels"}
     taken |= {*(getattr(getattr(loader, "dataset", None), "column_names", None) or ())}
-    foreign = [name for name in dataset.column_names if name not in taken]
-    return dataset.remove_columns(foreign) if len(foreign) < len(dataset.column_names) else dataset
+    # A stream may not know its columns before it is read.
+    columns = dataset.column_names or [*next(iter(dataset), ())]
+    foreign = [name for name in columns if name not in taken]
+    return dataset.remove_columns(foreign) if len(foreign) < len(columns) else dataset
 
 
 def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:

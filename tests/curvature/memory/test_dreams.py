@@ -82,6 +82,58 @@ def test_an_adapted_model_dreams_too():
     assert len(risegrad.remember(model, batches, examples=3)) == 1
 
 
+ASKED = [
+    {"top_p": 0.01},
+    {"temperature": 0.01, "typical_p": 0.2},
+    {"num_beams": 3, "no_repeat_ngram_size": 1},
+    {"repetition_penalty": 5.0},
+    {"num_return_sequences": 2},
+    {"return_dict_in_generate": True, "output_scores": True},
+    {"min_new_tokens": 5, "max_length": 3, "suppress_tokens": [3, 4]},
+]
+
+
+@pytest.mark.parametrize("adapted", [False, True])
+@pytest.mark.parametrize("make", [gpt2, t5])
+@pytest.mark.parametrize("asked", ASKED, ids=lambda asked: next(iter(asked)))
+def test_dreams_are_plain_samples_whatever_the_model_is_set_to(asked, make, adapted):
+    def model():
+        found = lm(make)
+        if not adapted:
+            return found
+        if make is gpt2:
+            options = {"fan_in_fan_out": True, "task_type": "CAUSAL_LM"}
+            return with_lora(found, ["c_attn"], **options).float()
+        return with_lora(found, ["q"], task_type="SEQ_2_SEQ_LM").float()
+
+    options = {"length": 6, "batch": 3}
+    plain, other = model(), model()
+    inner = other.get_base_model() if adapted else other
+    own = inner.generation_config
+    for name, value in asked.items():
+        setattr(own, name, value)
+    before = own.to_dict()
+    wanted = risegrad.dreamed(plain, Tokenizer(), 6, prompts=["ab"], **options)
+    found = risegrad.dreamed(other, Tokenizer(), 6, prompts=["ab"], **options)
+    for one, two in zip(wanted, found, strict=True):
+        assert all(torch.equal(one[key], two[key]) for key in one)
+    assert inner.generation_config is own
+    assert own.to_dict() == before
+
+
+def test_a_failed_dream_leaves_the_settings(monkeypatch):
+    model = lm(gpt2)
+    own = model.generation_config
+
+    def fail(**_):
+        raise KeyError("no")
+
+    monkeypatch.setattr(model, "generate", fail)
+    with pytest.raises(KeyError, match="no"):
+        risegrad.dreamed(model, Tokenizer(), 1)
+    assert model.generation_config is own
+
+
 class NoEnds(Tokenizer):
     eos_token_id = None
 

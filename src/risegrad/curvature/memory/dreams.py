@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -33,8 +34,9 @@ def dreamed(
     """Batches for ``remember``, ``n`` examples in all, in transformers' form.
 
     A causal model writes from its first token, or goes on from ``prompts`` (used in turn); an
-    encoder-decoder answers the prompts, or random tokens where there are none. Nothing of the
-    model or of the global random state is changed.
+    encoder-decoder answers the prompts, or random tokens where there are none. Tokens are drawn
+    from the model's own probabilities (at ``temperature``), whatever its ``generation_config`` asks
+    for. Nothing of the model or of the global random state is changed.
     """
     check_positive_int("n", n)
     check_positive_int("batch", batch)
@@ -92,11 +94,10 @@ def _answered(
     ids = pad_sequence(begun, batch_first=True, padding_value=padding, padding_side=side)
     ones = [torch.ones_like(tokens) for tokens in begun]
     mask = pad_sequence(ones, batch_first=True, padding_side=side)
-    generate: Any = model.generate
-    made = generate(
-        input_ids=ids.to(device), attention_mask=mask.to(device), do_sample=True, top_k=0,
-        temperature=temperature, max_new_tokens=length, pad_token_id=padding, eos_token_id=end,
-    ).cpu()  # fmt: skip
+    ends = {"pad_token_id": padding, "eos_token_id": end}
+    with _sampling(model, {"temperature": temperature, "max_new_tokens": length} | ends) as chosen:
+        generate: Any = model.generate
+        made = generate(input_ids=ids.to(device), attention_mask=mask.to(device), **chosen).cpu()
     new = [_until(row[1 if seq2seq else ids.shape[1] :], end) for row in made]
     if seq2seq:
         labels = pad_sequence(new, batch_first=True, padding_value=IGNORED)
@@ -107,6 +108,33 @@ def _answered(
         "attention_mask": pad_sequence([torch.ones_like(row) for row in whole], batch_first=True),
         "labels": pad_sequence(whole, batch_first=True, padding_value=IGNORED),
     }
+
+
+BEGINNINGS = ("decoder_start_token_id", "bos_token_id")
+"""What generating needs to know of a model beside its ends."""
+
+
+@contextmanager
+def _sampling(model: nn.Module, options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Plain sampling, whatever the model's own ``generation_config`` asks for.
+
+    transformers fills what an option leaves open from the model's own, so that steps aside.
+    """
+    plain = {"do_sample": True, "top_k": 0, **options}
+    holders: list[Any] = [m for m in model.modules() if "generation_config" in vars(m)]
+    if not holders:
+        yield plain
+        return
+    own = [holder.generation_config for holder in holders]
+    begins = {name: getattr(own[0], name, None) for name in BEGINNINGS}
+    fresh = type(own[0])(**plain, **begins)
+    try:
+        for holder in holders:
+            holder.generation_config = fresh
+        yield {"generation_config": fresh}
+    finally:
+        for holder, found in zip(holders, own, strict=True):
+            holder.generation_config = found
 
 
 def _until(tokens: Tensor, end: int | None) -> Tensor:
