@@ -55,7 +55,8 @@ def exact_products(*tensors: Tensor) -> Iterator[None]:
     """Without autocast where these tensors lie: it would round products to half precision."""
     with ExitStack() as stack:
         for kind in {tensor.device.type for tensor in tensors}:
-            stack.enter_context(torch.autocast(kind, enabled=False))
+            if torch.amp.is_autocast_available(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
         yield
 
 

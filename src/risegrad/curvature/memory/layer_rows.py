@@ -7,7 +7,6 @@ be taken for what they are not, so one call is compared.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import torch
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
+from risegrad.core.whole_steps import exact_products
 from risegrad.curvature.memory.covered_layers import Layer
 
 TOLERANCES = {torch.float64: 1e-5, torch.float32: 5e-3}
@@ -23,12 +23,6 @@ float32 with fewer digits, and what is meant to be found is far larger."""
 COARSE = 5e-2
 """The same for all shorter numbers."""
 PLAIN = (nn.Linear, nn.Conv2d, nn.Embedding)
-
-
-def unrounded(device: torch.device) -> AbstractContextManager[Any]:
-    """No autocast: sums over many rows are taken in the precision of the rows."""
-    known = torch.amp.is_autocast_available(device.type)
-    return torch.autocast(device.type, enabled=False) if known else nullcontext()
 
 
 def output_rows(layer: Layer, out: Tensor) -> Tensor:
@@ -77,7 +71,7 @@ def is_plain_map(layer: Layer, x: Tensor, out: Tensor) -> bool:
     made = out if layer.module is layer.base else layer.base(x)
     if not isinstance(made, Tensor):
         return False
-    with unrounded(x.device):
+    with exact_products(x):
         expected = _plain_rows(layer, x)
         found = output_rows(layer, made).flatten(0, 1)
         return expected is not None and _is_near(found, expected, (x, made, layer.base.weight))
@@ -136,7 +130,7 @@ def norm_axis(module: nn.Module, x: Tensor) -> int | None:
     Names do not tell it, nor do sizes where two dimensions have one: other weights do.
     """
     size = len(cast(Tensor, module.weight))
-    with unrounded(x.device):
+    with exact_products(x):
         none, normed = norm_parts(module, x)
         # Below zero too, or an activation behind the norm would not show.
         weight = torch.linspace(-1, 1, size, dtype=normed.dtype, device=x.device)

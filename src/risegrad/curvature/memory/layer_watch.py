@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from risegrad.core.whole_steps import exact_products
 from risegrad.curvature.memory.covered_layers import Layer
 from risegrad.curvature.memory.factor import Factor
 from risegrad.curvature.memory.layer_rows import (
@@ -24,7 +25,6 @@ from risegrad.curvature.memory.layer_rows import (
     norm_axis,
     norm_parts,
     output_rows,
-    unrounded,
 )
 from risegrad.curvature.memory.memory_side import Diagonal
 
@@ -198,7 +198,7 @@ class Watched:
                 "it: its second moments cannot be taken"
             )
         gradient = at_least_float32(gradient)
-        with unrounded(gradient.device):
+        with exact_products(gradient):
             if self.layer.kind == "norm":
                 self._add_norm(x, gradient)
             else:

@@ -15,10 +15,10 @@ from risegrad.common.settings import unknown
 from risegrad.core.blocks import listing
 from risegrad.core.draws import mix
 from risegrad.core.undisturbed import Buffer, Generators, put_back, uncompiled
+from risegrad.core.whole_steps import exact_products
 from risegrad.curvature.memory.covered_layers import Layer, chosen_layers
 from risegrad.curvature.memory.layer_memory import PARTS, LayerMemory
 from risegrad.curvature.memory.layer_names import named_parameters, role_of
-from risegrad.curvature.memory.layer_rows import unrounded
 from risegrad.curvature.memory.layer_watch import Watched, watching
 from risegrad.curvature.memory.memory import Memory
 from risegrad.curvature.memory.memory_side import Side
@@ -263,7 +263,7 @@ def _memory(watched: Watched, examples: int, predictions: int) -> LayerMemory:
 
 
 def _side(total: Any, divisor: int) -> Side:
-    with unrounded(torch.device("cpu")):
+    with exact_products(torch.empty(0)):  # factors are made on the CPU
         found: Side = total.factor(divisor) if hasattr(total, "factor") else total.diagonal(divisor)
     return found
 
