@@ -82,7 +82,9 @@ class SmallProblem:
         return self.kept.gradient(self.space, self.parameters)
 
     def memory(self, seed):
-        return remember(self.kept.model, self.kept.batches, examples=None, seed=seed)
+        chosen = isinstance(self.kept.loss, nn.CrossEntropyLoss)
+        of = "predictions" if chosen else lambda model, batch: model(batch[0])
+        return remember(self.kept.model, self.kept.batches, examples=None, of=of, seed=seed)
 
     def in_steps(self, operator):
         return operator, self.gradient, self.past_gradient
