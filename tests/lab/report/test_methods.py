@@ -53,6 +53,15 @@ def test_rows_that_differ_in_their_rate_are_one_method(
     assert [method.setting(row) for row in method.rows] == ["lr 0.03", "lr 0.1"]
 
 
+def test_points_that_were_added_to_a_sweep_stand_in_their_place(tmp_path: Path) -> None:
+    """Records of before say where their row stood in the file as it was then."""
+    runs = [swept(f"FO (lr={rate})", rate) for rate in (0.01, 0.03, 0.1)]
+    for run, order, rate in zip(runs, (2, 0, 1), (0.01, 0.03, 0.1), strict=True):
+        run["row"] |= {"order": order, "method": "FO", "swept": f"lr={rate}"}
+    (method,) = found(tmp_path, *runs)
+    assert [method.setting(row) for row in method.rows] == ["lr 0.01", "lr 0.03", "lr 0.1"]
+
+
 def test_another_setting_is_another_method(tmp_path: Path) -> None:
     runs = [swept(f"FO {o} lr={r}", r, optimizer=o) for o in ("adamw", "sgd") for r in (0.1, 0.3)]
     assert [m.name for m in found(tmp_path, *runs)] == ["FO adamw", "FO sgd"]

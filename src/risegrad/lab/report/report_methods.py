@@ -36,7 +36,8 @@ class Method:
 def methods(experiment: ReportedExperiment) -> list[Method]:
     """In the order of their first rows; names are different from each other.
 
-    What a file sweeps says itself which rows are one method; of other rows the settings tell.
+    What a file sweeps says itself which rows are one method; of other rows the settings tell. Where
+    a row stood in the file does not tell the order: points may have been added to a sweep since.
     """
     groups: dict[str, list[ResultRow]] = defaultdict(list)
     named: dict[tuple[str, str], list[ResultRow]] = defaultdict(list)
@@ -45,7 +46,7 @@ def methods(experiment: ReportedExperiment) -> list[Method]:
             named[row.section, method].append(row)
         else:
             groups[_kind(row)].append(row)
-    found = [Method(name, tuple(rows)) for (_, name), rows in named.items()]
+    found = [Method(name, tuple(sorted(rows, key=_knobs))) for (_, name), rows in named.items()]
     for rows in groups.values():
         ordered = sorted(rows, key=_knobs)
         swept = len({_knobs(row) for row in rows}) == len(rows) > 1
