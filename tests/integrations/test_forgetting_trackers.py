@@ -47,6 +47,7 @@ def test_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = pytest.importorskip("wandb", reason="W&B is not installed")
+    wandb.teardown()  # it keeps the folder of the first run of a process, which another test had
     monkeypatch.chdir(tmp_path)
     for name, value in {"MODE": "offline", "SILENT": "true", "DIR": str(tmp_path)}.items():
         monkeypatch.setenv(f"WANDB_{name}", value)
@@ -62,6 +63,7 @@ def test_mlflow_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
     mlflow.set_tracking_uri((tmp_path / "mlruns").as_uri())
+    mlflow.set_experiment("mine")  # it keeps the experiment that another test had chosen
     wanted = measured(tmp_path, "mlflow")
     client = mlflow.MlflowClient()
     places = [each.experiment_id for each in client.search_experiments()]
