@@ -21,6 +21,11 @@ def prototypes(kit: Kit, task: int, adapters: nn.ModuleList | None, key: str | N
         found, labels = kit.features_of(task, "train", adapters)
     else:
         found, labels = kit.kept_features(key, task, "train", adapters)
+    return means_of(kit, task, found, labels)
+
+
+def means_of(kit: Kit, task: int, found: Tensor, labels: Tensor) -> Tensor:
+    """The mean of every class of a task, of this process's features and those of the others."""
     count = len(kit.stream[task].classes)
     sums, counts = class_means(found, labels, kit.first_class(task), count)
     sums, counts = kit.devices.total(sums), kit.devices.total(counts)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from risegrad.core.whole_steps import exact_products
 from risegrad.curvature.memory.layer_memory import LayerMemory
 from risegrad.curvature.memory.layer_names import PAIR, Role, named_parameters, role_of
+from risegrad.curvature.memory.layer_rows import at_least_float32
 from risegrad.curvature.memory.parameter_sides import check_shape, pairs_in_use, scalings
 
 
@@ -99,12 +100,8 @@ def change_of(moved: Moved) -> Tensor:
             f"the anchor does not hold {moved.name}, which is trained: make it by "
             "memory.anchor(model) before the training"
         )
-    now = _wide(moved.now)
+    now = at_least_float32(moved.now)
     return now - moved.then.to(now)
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def pair_change(
@@ -118,7 +115,7 @@ def pair_change(
     up = parts.get(Role(down.layer, "lora_B", down.adapter))
     if up is None:
         return None
-    a, b = (_wide(m.now).flatten(1) for m in (parts[down], up))
+    a, b = (at_least_float32(m.now).flatten(1) for m in (parts[down], up))
     then_a, then_b = parts[down].then, up.then
     if then_a is None and then_b is None:
         return b * scale, a

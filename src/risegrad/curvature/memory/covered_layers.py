@@ -139,7 +139,7 @@ def chosen_layers(
         wanted = {name: layers[name] for name in _matching("layers", layers, patterns)}
     else:
         wanted = {name: layer for name, layer in layers.items() if layer.trained}
-        if _is_frozen(model):
+        if is_frozen(model):
             wanted = layers
     left = set(_matching("exempt", wanted, exempt))
     wanted = {name: layer for name, layer in wanted.items() if name not in left}
@@ -154,7 +154,8 @@ def chosen_layers(
     return kept, _uncovered(model, kept, tied, left)
 
 
-def _is_frozen(model: nn.Module) -> bool:
+def is_frozen(model: nn.Module) -> bool:
+    """Whether nothing of a model is trained."""
     return not any(p.requires_grad for p in model.parameters())
 
 
@@ -194,7 +195,7 @@ def _uncovered(
     model: nn.Module, layers: dict[str, Layer], tied: dict[str, str], left: set[str]
 ) -> dict[str, str]:
     found: dict[str, str] = {}
-    frozen = _is_frozen(model)
+    frozen = is_frozen(model)
     for name, tensor in named_parameters(model).items():
         role = role_of(name)
         if not (tensor.requires_grad or (frozen and role.layer in tied)):

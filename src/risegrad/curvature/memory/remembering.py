@@ -16,7 +16,7 @@ from risegrad.core.blocks import listing
 from risegrad.core.draws import mix
 from risegrad.core.undisturbed import Buffer, Generators, put_back, uncompiled
 from risegrad.core.whole_steps import exact_products
-from risegrad.curvature.memory.covered_layers import Layer, chosen_layers
+from risegrad.curvature.memory.covered_layers import Layer, chosen_layers, is_frozen
 from risegrad.curvature.memory.layer_memory import PARTS, LayerMemory
 from risegrad.curvature.memory.layer_names import named_parameters, role_of
 from risegrad.curvature.memory.layer_watch import Watched, watching
@@ -78,7 +78,7 @@ def remember(
     _check_scope(scope)
     strict, budget = scope.get("strict", False), scope.get("budget", BYTES)
     found, uncovered = chosen_layers(model, scope.get("layers"), scope.get("exempt", ()))
-    if strict and uncovered and any(p.requires_grad for p in model.parameters()):
+    if strict and uncovered and not is_frozen(model):
         raise ValueError(f"strict: {_reasons(uncovered)}")
     sizes = [n for layer in found.values() if layer.kind != "norm" for n in _factor_sizes(layer)]
     if rank is None:

@@ -17,7 +17,7 @@ from risegrad.continual.vision.classifier_heads import Head, cosine
 from risegrad.continual.vision.hosts.learnable_classifier import HeadKind, HeadSettings
 from risegrad.continual.vision.hosts.vision_host import VisionHost, session_loss
 from risegrad.continual.vision.image_batches import AugmentedImages, VisionBatch
-from risegrad.continual.vision.prototypes import followed, prototypes
+from risegrad.continual.vision.prototypes import followed, means_of, prototypes
 from risegrad.continual.vision.vision_kit import Kit
 
 
@@ -103,14 +103,15 @@ class AdapterClassifier(VisionHost):
 
     def finish(self, task: int) -> None:
         """Class means of both views are taken, where they count."""
+        if not self._by_means:
+            return
+        found, labels = self.kit.features_of(task, "train", self.adapters)
         if self.began is not None:
-            ended = self.kit.features_of(task, "train", self.adapters)[0]
-            adapted = self.means[:, self.kit.width :]
-            adapted.copy_(followed(adapted, self.began, ended, self.kit.devices))
-        if self._by_means:
-            original = prototypes(self.kit, task, None, "vit")
-            adapted = prototypes(self.kit, task, self.adapters, None)
-            self.means = torch.cat([self.means, torch.cat([original, adapted], dim=1)])
+            earlier = self.means[:, self.kit.width :]
+            earlier.copy_(followed(earlier, self.began, found, self.kit.devices))
+        original = prototypes(self.kit, task, None, "vit")
+        adapted = means_of(self.kit, task, found, labels)
+        self.means = torch.cat([self.means, torch.cat([original, adapted], dim=1)])
 
     def logits(self, batch: VisionBatch) -> Tensor:
         """Scores of all classes, with gradients."""
