@@ -17,7 +17,7 @@ from risegrad.continual.session import ParameterGroup, Ref, Session
 from risegrad.continual.stream import Stream, Task
 from risegrad.continual.training_budget import TrainingBudget
 from risegrad.continual.update_rules import Rule
-from risegrad.curvature.operators.batch_forms import choose_predict
+from risegrad.curvature.targets import choose_predict
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from risegrad.common.checks import check_choice, check_int, check_kind, check_number
 from risegrad.curvature.estimates.product_budget import ProductBudget
 from risegrad.curvature.memory.memory_side import check_damping
-from risegrad.curvature.operators.batch_forms import Predict
 from risegrad.curvature.operators.objective import Loss, check_loss
 from risegrad.curvature.operators.products import KINDS, Kind
+from risegrad.curvature.targets import Predict
 from risegrad.foresight.optimizer_steps import OptimizerLike
 
 Progress = Callable[[int, int], None]

@@ -10,14 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from risegrad.core.undisturbed import Generators
-from risegrad.curvature.operators.batch_forms import (
-    Predict,
-    check_labels,
-    choose_predict,
-    moved,
-    size_of,
-)
+from risegrad.curvature.operators.batch_forms import IGNORED, moved, size_of
 from risegrad.curvature.operators.objective import Loss, check_loss, evaluating
+from risegrad.curvature.targets import Predict, are_classes, check_labels, choose_predict, counted
 
 Metric = str | Callable[[nn.Module, Any], Any]
 """``"accuracy"``, or a function of (model, batch): a score in [0, 1] for each example."""
@@ -77,6 +72,8 @@ class KeptTask:
         finally:
             generators.put_back()
         loss, predictions, scored, examples = sums.tolist()
+        if not predictions:
+            raise ValueError(f"{self.name!r} must have a label that counts, got -100 for every one")
         return KeptScore(loss / predictions, 100 * scored / examples)
 
     def _sums(self, model: nn.Module, batch: Any) -> Tensor:
@@ -84,11 +81,19 @@ class KeptTask:
         if self._predict is None:
             self._predict = choose_predict(model, batch, self.loss)
         prediction, target = self._predict(model, batch)
+        torchs = isinstance(self.loss, nn.CrossEntropyLoss)
+        rows, classes = prediction, target
+        if (torchs or self.metric == "accuracy") and are_classes(prediction, target):
+            ignored = getattr(self.loss, "ignore_index", IGNORED)
+            rows, classes = counted(prediction, target, 1 if torchs else None, ignored)
+        if torchs:
+            prediction, target = rows, classes
         check_labels(prediction, target, self.loss, repr(self.name))
-        count = len(target) if self.loss.reduction == "mean" else 1
-        loss = self.loss(prediction.float(), target).double().cpu() * count
-        scores = self._scores(model, batch, prediction, target)
-        return torch.stack([loss, *torch.tensor([count, scores.sum(), len(scores)]).double()])
+        scores = self._scores(model, batch, rows, classes)
+        count = len(classes) if self.loss.reduction == "mean" else min(len(classes), 1)
+        # A mean over nothing is not a number.
+        loss = self.loss(prediction.float(), target).double().cpu() * count if count else 0.0
+        return torch.tensor([loss, count, scores.sum(), len(scores)], dtype=torch.float64)
 
     def _scores(self, model: nn.Module, batch: Any, prediction: Tensor, target: Tensor) -> Tensor:
         if callable(self.metric):
@@ -101,7 +106,7 @@ class KeptTask:
                     f"got {given.tolist()}"
                 )
             return given
-        if target.is_floating_point():
+        if not are_classes(prediction, target):
             raise ValueError("metric 'accuracy' needs classes as targets; pass a function")
         return (prediction.argmax(-1) == target).double().cpu().reshape(-1)
 

@@ -8,7 +8,8 @@ from transformers import BertConfig, BertModel, T5Config, T5EncoderModel
 import risegrad
 from curvature.memory.subjects import VOCABULARY, generator, gpt2, network, t5, texts, vectors
 from curvature.memory.test_remember import assert_same
-from risegrad.curvature.operators.batch_forms import choose_predict
+from risegrad.curvature.operators.objective import Objective
+from risegrad.curvature.targets import choose_predict
 
 
 def remember(model, *batches, **options):
@@ -81,10 +82,16 @@ def test_a_first_batch_without_labels_does_not_decide_where_labels_stand(of):
         remember(model, silent, of=of)
 
 
-def test_where_labels_stand_is_not_guessed():
-    silent = {"input_ids": texts()[0]["input_ids"], "labels": torch.full((3, 7), -100)}
-    with pytest.raises(ValueError, match="cannot be told from a batch in which all are -100: give"):
-        choose_predict(gpt2(), silent, nn.CrossEntropyLoss())
+def test_a_batch_of_which_nothing_counts_gives_nothing_and_decides_nothing():
+    tokens = texts()[0]["input_ids"]
+    silent, telling = ({"input_ids": tokens, "labels": labels}
+                       for labels in (torch.full((3, 7), -100), tokens))  # fmt: skip
+    model = gpt2()
+    predict = choose_predict(model, silent, nn.CrossEntropyLoss())
+    assert [len(part) for part in predict(model, silent)] == [0, 0]
+    assert torch.equal(predict(model, telling)[1], tokens[:, 1:].flatten())
+    with pytest.raises(ValueError, match="historical batches must each have a label that counts"):
+        Objective(model, [telling, silent])
 
 
 # --- classes ---
@@ -107,7 +114,9 @@ AXES = [
 
 @pytest.mark.parametrize(("batch", "message"), AXES)
 def test_classes_of_images_are_not_guessed(batch, message):
-    with pytest.raises(ValueError, match="must know which dimension of a prediction .*" + message):
+    with pytest.raises(
+        ValueError, match="a target must tell which dimension of a pred.*" + message
+    ):
         remember(segmenting(), batch)
     assert counted(segmenting(), batch, of=lambda m, b: m(IMAGES)) == 4
     first = batch[0] if isinstance(batch, tuple) else batch

@@ -277,6 +277,18 @@ def test_an_adapter_that_is_switched_off_counts_for_nothing():
     assert float(memory.penalty(model).detach()) > 0
 
 
+def test_nothing_is_measured_of_adapters_that_are_switched_off():
+    model, memory, anchor, _ = moved("lora")
+    expected = float(memory.penalty(model, anchor).detach())
+    ways = (memory.penalty, lambda model, anchor: memory.damage(anchor, model),
+            lambda model, anchor: risegrad.retract(model, anchor, memory))  # fmt: skip
+    with model.disable_adapter():
+        for way in ways:
+            with pytest.raises(ValueError, match=r"adapters of layer .*q.* are switched off \(dis"):
+                way(model, anchor)
+    assert float(memory.penalty(model, anchor).detach()) == expected
+
+
 def test_dora_has_no_penalty():
     memory = risegrad.remember(t5(), texts(), examples=None)
     model = with_lora(t5(), ["q"], use_dora=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from risegrad.core.blocks import listing
 from risegrad.core.whole_steps import exact_products
 from risegrad.curvature.memory.layer_memory import LayerMemory
 from risegrad.curvature.memory.layer_names import PAIR, Role, named_parameters, role_of
@@ -57,6 +58,7 @@ def moved_parameters(
     memory: Collection[str], model: nn.Module, anchor: Anchor
 ) -> dict[str, dict[Role, Moved]]:
     """By layer and role: what may have moved, and the partners of LoRA matrices that may."""
+    _check_switched_on(memory, model)
     found: dict[str, dict[Role, Moved]] = {}
     pairs = _moved_pairs(model, anchor)
     for name, tensor in named_parameters(model).items():
@@ -76,6 +78,21 @@ def moved_parameters(
     if not found:
         raise ValueError("the memory covers no trained parameter of the model")
     return found
+
+
+def _check_switched_on(memory: Collection[str], model: nn.Module) -> None:
+    """Inside ``disable_adapter()`` the model does not compute what was trained."""
+    off = [
+        layer
+        for name, module in model.named_modules()
+        if getattr(module, "disable_adapters", False) is True
+        and (layer := role_of(f"{name}.weight").layer) in memory
+    ]
+    if off:
+        raise ValueError(
+            f"the adapters of layer {listing(off)} are switched off (disable_adapter), so the "
+            "model has not moved as its parameters say: ask while they are on"
+        )
 
 
 def _moved_pairs(model: nn.Module, anchor: Anchor) -> set[tuple[str, str]]:

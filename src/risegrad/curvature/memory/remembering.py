@@ -29,7 +29,6 @@ from risegrad.curvature.memory.remembered_outputs import (
     choose_rows,
     drawn_score,
     probed_score,
-    shows_labels,
 )
 from risegrad.curvature.operators.batch_forms import form_of, moved, size_of
 from risegrad.curvature.operators.objective import Batches, evaluating
@@ -120,11 +119,10 @@ def _collect(
     generator = torch.Generator().manual_seed(mix(seed, 17) % 2**63)
     score = drawn_score if of == "predictions" else probed_score
     thread = torch.zeros((), device=device, requires_grad=True)
-    rows, settled = None, False
+    rows = None
     seen = predictions = 0
     for batch in _taken(batches, device, examples):
-        if rows is None or not settled:
-            rows, settled = choose_rows(model, batch, of, predict), shows_labels(batch)
+        rows = rows or choose_rows(model, batch, of, predict)
         # Checkpointing runs layers again on the way back: they must be watched then too.
         with torch.enable_grad(), watching(watched, thread):
             found = rows(model, batch)

@@ -22,15 +22,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from risegrad.core.blocks import listing
 from risegrad.core.shapers import Shaper
 from risegrad.curvature.operators.batch_forms import (
-    Predict,
-    check_labels,
     check_same_form,
-    choose_predict,
     moved,
     size_of,
 )
 from risegrad.curvature.operators.parameter_space import Space, make_space
 from risegrad.curvature.operators.plain_norms import PlainNorms
+from risegrad.curvature.targets import Predict, check_labels, choose_predict
 
 Batches = Iterable[Any]
 
@@ -99,6 +97,10 @@ class Objective:
     def _target(self, batch: Any) -> Tensor:
         prediction, target = self.predict(self.model, batch)
         check_labels(prediction, target, self.loss, self.what)
+        if not target.numel():
+            raise ValueError(
+                f"{self.what} batches must each have a label that counts, got one with -100 alone"
+            )
         return target
 
     @property
