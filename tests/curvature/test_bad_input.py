@@ -64,7 +64,7 @@ CASES = [
     (lambda: diagnosed(old=[OLD[0], (OLD[1][0][:, 0], OLD[1][1])]), ValueError,
      "historical batches must all have the form of the first"),
     (lambda: diagnosed(old=[OLD[0][0]]), TypeError,
-     "a batch must be a pair (inputs, target) or a mapping with 'labels'; pass predict="),
+     "a batch must be a pair (inputs, target), a mapping with 'labels' or, where none are"),
     (lambda: diagnosed(old=[(x[:0], y[:0]) for x, y in OLD]), ValueError,
      "a batch must hold at least one example"),
     (lambda: diagnosed(loss=nn.CrossEntropyLoss(reduction="none")), ValueError,

@@ -51,10 +51,7 @@ class Reader:
         if isinstance(inputs, Tensor):
             return model(inputs)
         if not isinstance(inputs, Mapping):
-            raise TypeError(
-                "a batch must be a tensor, a pair (inputs, target) or a mapping; pass predict= for "
-                f"another form; got {form_of(batch)}"
-            )
+            raise _unknown_form(batch)
         labels = inputs.get("labels")
         if self._shift is None and isinstance(labels, Tensor) and bool((labels != IGNORED).any()):
             with uncompiled(), CrossEntropies() as seen:  # compiled code would not show its calls
@@ -89,6 +86,8 @@ class Reader:
         logits, target = logits_of(self.run(model, batch)), self._target(batch)
         if target is not None:
             return counted(logits, target, both=None if is_pair(batch) else -1)[0]
+        if isinstance(batch, tuple) and len(batch) == 2:
+            raise _unknown_form(batch)
         class_axis(logits, None)
         return self.positions(logits, batch)
 
@@ -116,11 +115,10 @@ class Reader:
         return "labels", "decoder_attention_mask"
 
     def _target(self, batch: Any) -> Tensor | None:
-        """The target of each prediction, where it stands."""
+        """The target of each prediction, at its place."""
         if is_pair(batch):
-            if not isinstance(batch[1], Tensor):
-                raise _unknown_form(batch)
-            return batch[1]
+            target: Tensor = batch[1]
+            return target
         inputs = inputs_of(batch)
         labels = inputs.get("labels") if isinstance(inputs, Mapping) else None
         return None if labels is None else self._aligned(labels)
@@ -139,8 +137,7 @@ def predictions(model: nn.Module, batch: Any) -> Tensor:
 
 def choose_predict(model: nn.Module, batch: Any, loss: nn.Module) -> Predict:
     """The way of reading that fits the batch: a pair, or a mapping with labels."""
-    pair = is_pair(batch) and isinstance(batch[1], Tensor)
-    if pair or (isinstance(batch, Mapping) and "labels" in batch):
+    if is_pair(batch) or (isinstance(batch, Mapping) and "labels" in batch):
         return Reader(model, batch, loss).predict
     raise _unknown_form(batch)
 
@@ -152,13 +149,13 @@ def inputs_of(batch: Any) -> Any:
 
 def is_pair(batch: Any) -> bool:
     """Whether a batch is inputs and a target."""
-    return isinstance(batch, tuple) and len(batch) == 2
+    return isinstance(batch, tuple) and len(batch) == 2 and isinstance(batch[1], Tensor)
 
 
 def _unknown_form(batch: Any) -> TypeError:
     return TypeError(
-        "a batch must be a pair (inputs, target) or a mapping with 'labels'; pass predict= for "
-        f"another form; got {form_of(batch)}"
+        "a batch must be a pair (inputs, target), a mapping with 'labels' or, where none are "
+        f"needed, inputs alone; pass predict= for another form; got {form_of(batch)}"
     )
 
 
@@ -220,7 +217,7 @@ def class_axis(prediction: Tensor, target: Any, both: int | None = None) -> int:
         return -1
     if not are_classes(prediction, target):
         return _chances_axis(prediction, target)
-    fitting = [axis for axis, fits in zip((-1, 1), _fits(prediction, target), strict=True) if fits]
+    fitting = axes(prediction, target)
     if len(fitting) == 2 and both is not None:
         return both
     if prediction.ndim > 2 and len(fitting) != 1:
@@ -228,16 +225,11 @@ def class_axis(prediction: Tensor, target: Any, both: int | None = None) -> int:
     return fitting[0] if fitting else -1
 
 
-def _fits(prediction: Tensor, target: Tensor) -> tuple[bool, bool]:
-    """Whether classes may stand last, and second."""
-    shape = prediction.shape
+def axes(values: Tensor, target: Tensor) -> list[int]:
+    """Where classes may stand by the shape of a target: last, second, or both."""
+    shape = values.shape
     second = len(shape) > 2 and target.shape == (shape[0], *shape[2:])
-    return target.shape == shape[:-1], second
-
-
-def second(values: Tensor, target: Any) -> bool:
-    """Whether what a target belongs to stands second, and cannot stand last."""
-    return isinstance(target, Tensor) and _fits(values, target) == (False, True)
+    return [-1] * (target.shape == shape[:-1]) + [1] * second
 
 
 def _chances_axis(prediction: Tensor, target: Tensor) -> int:

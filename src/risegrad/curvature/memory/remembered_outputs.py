@@ -24,7 +24,7 @@ from risegrad.core.blocks import listing
 from risegrad.curvature.memory.covered_layers import all_layers
 from risegrad.curvature.memory.layer_names import layer_name
 from risegrad.curvature.operators.batch_forms import IGNORED
-from risegrad.curvature.targets import Reader, counted, flat, second
+from risegrad.curvature.targets import Reader, axes, counted, flat
 
 Rows = Callable[[nn.Module, Any], Tensor]
 """``rows(model, batch)``: one row for each prediction (or feature vector) that counts."""
@@ -85,9 +85,8 @@ def _parted(found: Any) -> tuple[Tensor, Any]:
 
 def _answered_features(values: Tensor, target: Any) -> Tensor:
     """Those whose target counts; they need no classes, and their targets may be anything."""
-    rows = values.movedim(1, -1) if second(values, target) else values
-    fits = isinstance(target, Tensor) and target.shape == rows.shape[:-1]
-    return flat(rows[target != IGNORED] if fits else rows)
+    fitting = axes(values, target) if isinstance(target, Tensor) else []
+    return flat(values.movedim(fitting[0], -1)[target != IGNORED] if fitting else values)
 
 
 def _given_to_head(model: nn.Module, run: Callable[[], Any]) -> Tensor:
