@@ -15,6 +15,7 @@ from risegrad.core.attachment import Attachment, On, attach
 from risegrad.core.saved_state import saved_settings
 from risegrad.core.shapers import Shaper
 from risegrad.core.torch_optimizers import unwrapped
+from risegrad.curvature.memory.kept_data import TextForm
 from risegrad.curvature.memory.memory import Memory
 from risegrad.integrations.forgetting_in_training import RECORD, ForgettingInTraining
 from risegrad.integrations.forgetting_meter import MeterReading
@@ -258,6 +259,24 @@ def _batches(
     if not isinstance(given, Mapping):
         return given
     return {name: as_batches(_fitting(task, model, loader), loader) for name, task in given.items()}
+
+
+def text_form(arguments: TrainingArguments, tokenizer: Any) -> TextForm:
+    """How the trainer makes tokens of texts, as far as its arguments say it (TRL's do)."""
+    options: dict[str, Any] = {
+        "text_field": getattr(arguments, "dataset_text_field", "text"),
+        "max_length": getattr(arguments, "max_length", None),
+        "truncation_mode": getattr(arguments, "truncation_mode", "keep_start"),
+        "completion_only": getattr(arguments, "completion_only_loss", None) is not False,
+        "answers_only": getattr(arguments, "assistant_only_loss", False),
+    }
+    if options["answers_only"]:
+        # TRL has templates with marks for those that have none; it puts them in their place.
+        from trl.chat_template_utils import get_training_chat_template, has_generation_markers
+
+        if not has_generation_markers(tokenizer.chat_template):
+            options["chat_template"] = get_training_chat_template(tokenizer)
+    return TextForm(tokenizer, **options)
 
 
 def _fitting(dataset: Any, model: nn.Module, loader: object) -> Any:
