@@ -21,10 +21,10 @@ FLOORS = [
     {"theory", "pages"},
     {"core"},
     {"zeroth_order", "curvature"},
+    {"integrations"},
     {"continual"},
     {"foresight", "sandbox"},
     {"lab"},
-    {"integrations"},
     {"cli"},
 ]
 FLOOR = {name: number for number, floor in enumerate(FLOORS) for name in floor}

@@ -323,15 +323,12 @@ class Attachment:
 _ATTACHED: WeakKeyDictionary[Optimizer, WeakSet[Attachment]] = WeakKeyDictionary()
 
 
-def shaping(model: nn.Module) -> list[Attachment]:
-    """The attachments that are at work on parameters of this model now, whoever made them."""
+def shaping(model: nn.Module, *optimizers: Optimizer) -> list[Attachment]:
+    """The attachments that are at work on parameters of this model now: those of the optimizers
+    that train it or, without any, of whatever optimizer there is."""
     own = {id(tensor) for tensor in model.parameters()}
-    return [
-        attachment
-        for attachments in _ATTACHED.values()
-        for attachment in attachments
-        if any(id(tensor) in own for tensor in attachment._tensors)
-    ]
+    found = [*map(_attached, map(unwrapped, optimizers or _ATTACHED))]
+    return [a for each in found for a in each if any(id(t) in own for t in a._tensors)]
 
 
 _SPENT: WeakKeyDictionary[Optimizer, dict[int, int]] = WeakKeyDictionary()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
@@ -14,9 +14,9 @@ from risegrad.core.attachment import Attachment, On, attach
 from risegrad.core.shapers import Shaper
 from risegrad.core.torch_optimizers import unwrapped
 from risegrad.curvature.memory.informed import Informed, right_place
+from risegrad.curvature.memory.kept_data import SEED
 from risegrad.curvature.memory.memory import DAMPING, Memory
 from risegrad.curvature.memory.remembering import remember
-from risegrad.integrations.memory_in_training import SEED
 
 try:
     from avalanche.core import SupervisedPlugin
@@ -86,12 +86,12 @@ class InformedPlugin(SupervisedPlugin):  # type: ignore[misc]
         """Add what was learned."""
         data = strategy.experience.dataset.eval()
         count = min(self.examples, len(data))
-        batches = _pairs(data, strategy.train_mb_size, strategy.model)
+        batches = _pairs(data, strategy.train_mb_size)
         learned = remember(strategy.model, batches, examples=count, **self.how)
         self.memory = learned if self.memory is None else self.memory + learned
 
 
-def _pairs(data: Any, size: int, model: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
+def _pairs(data: Any, size: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Inputs and targets of an experience, in a fixed random order, without the task's number."""
     generator = torch.Generator().manual_seed(SEED)
     for inputs, target, *_ in DataLoader(data, size, shuffle=True, generator=generator):

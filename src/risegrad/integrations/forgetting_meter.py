@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
 from pathlib import Path
@@ -16,13 +16,14 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from risegrad.common.checks import check_choice, check_kind, check_number, check_positive_int
 from risegrad.core.attachment import shaping
 from risegrad.curvature.memory.informed import Informed
 from risegrad.curvature.memory.memory import Memory, check_memory
 from risegrad.integrations.kept_scores import KeptScore, KeptTask, Metric, Scoring
-from risegrad.lab.records.own_runs import MeteredRun, write_own_run
+from risegrad.integrations.run_record import MeteredRun, write_own_run
 
 EVERY = 50
 FORETELL = 10
@@ -63,7 +64,7 @@ class MeterReading:
     stop: bool = False
     """Whether the budget is used up: stop training."""
     back: bool = False
-    """Whether this is the last good point, measured again after going back to it."""
+    """Whether this is an earlier point, measured again after going back to it."""
 
     @property
     def rise(self) -> float:
@@ -112,7 +113,8 @@ class ForgettingMeter:
     ``measure`` is called. ``budget``: nats, or a ``Budget``.
     ``memory``: one of what is kept, as ``risegrad.remember`` makes it, for a forecast between two
     measurements, every ``foretell`` steps; a forecast beyond the budget makes the meter measure at
-    once. A loss that is no number any more is beyond every budget.
+    once. A loss that is no number any more is beyond every budget. ``optimizers``: those that train
+    the model, so that only what shapes their steps counts; without them, whatever is attached.
     """
 
     def __init__(
@@ -125,7 +127,9 @@ class ForgettingMeter:
         budget: float | Budget | None = None,
         memory: Memory | None = None,
         foretell: int = FORETELL,
+        optimizers: Sequence[Optimizer] = (),
     ) -> None:
+        self.optimizers = optimizers
         self.model = check_kind("model", model, nn.Module, "a torch module")
         self.memory = check_memory(memory)
         self.every = None if every is None else check_positive_int("every", every)
@@ -169,9 +173,12 @@ class ForgettingMeter:
             return self.measure()
         return MeterReading(self.step, self.last.scores, self.last.rises, foretold)
 
-    def measure(self) -> MeterReading:
-        """Score everything now; act if more is lost than the budget allows."""
-        reading = self._measured()
+    def measure(self, back: bool = False) -> MeterReading:
+        """Score everything now; act if more is lost than the budget allows.
+
+        ``back``: the model was set back to an earlier point, by whoever did that.
+        """
+        reading = replace(self._measured(), back=back)
         if not self._beyond(reading.rise):
             self._take(reading)
             self._keep_good_point(reading)
@@ -188,10 +195,10 @@ class ForgettingMeter:
         """The measurement after training."""
         return self.last if self.last.step == self.step else self.measure()
 
-    def count_from(self, scores: Mapping[str, KeptScore]) -> None:
-        """Count from other scores: those that a resumed run had when it began."""
+    def count_from(self, scores: Mapping[str, KeptScore], step: int = 0) -> None:
+        """Count from other scores: those that a resumed run had when it began, at ``step``."""
         first = {name: scores.get(name, score) for name, score in self.start.scores.items()}
-        self.readings[:] = [MeterReading(0, first, dict.fromkeys(self._kept, 0.0))]
+        self.readings[:] = [MeterReading(step, first, dict.fromkeys(self._kept, 0.0))]
         self._good = []  # where it is now may be beyond the budget, counted from there
         self.measure()
 
@@ -245,7 +252,10 @@ class ForgettingMeter:
 
     def _shaped_by_memory(self) -> bool:
         """Whether steps are shaped by a memory now; the first time, say what that means."""
-        found = any(isinstance(attached.shaper, Informed) for attached in shaping(self.model))
+        found = any(
+            isinstance(attached.shaper, Informed)
+            for attached in shaping(self.model, *self.optimizers)
+        )
         if found and not self._warned:
             warnings.warn(OWN_MEMORY, stacklevel=4)
             self._warned = True

@@ -9,15 +9,20 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from risegrad.core.attachment import Attachment, On, attach
+from risegrad.core.attachment import On
 from risegrad.core.shapers import Shaper
 from risegrad.core.torch_optimizers import unwrapped
+from risegrad.curvature.memory.kept_data import TextForm, prepared
 from risegrad.curvature.memory.memory import Memory
 from risegrad.curvature.memory.memory_files import packed, unpacked
-from risegrad.integrations.forgetting_in_training import RECORD, ForgettingInTraining
+from risegrad.integrations.callbacks import (
+    Attaching,
+    ForgettingInTraining,
+    MemoryInTraining,
+    Prepare,
+)
 from risegrad.integrations.forgetting_meter import MeterReading
 from risegrad.integrations.kept_scores import KeptScore
-from risegrad.integrations.memory_in_training import MemoryInTraining, as_batches
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -27,8 +32,8 @@ except ImportError as error:
     ) from error
 
 
-class RiseCallback(Callback):
-    """Attaches a shaper to the optimizer that ``configure_optimizers`` returns.
+class RiseCallback(Attaching, Callback):
+    """Attaches a shaper to the optimizer that ``configure_optimizers`` returns, until fitting ends.
 
     Training starts after Lightning has loaded the checkpoint it resumes from, so a resumed count of
     steps is found where it was saved, in the optimizer's state. ``handle`` is the attachment, from
@@ -38,37 +43,39 @@ class RiseCallback(Callback):
     def __init__(self, shaper: Shaper, on: On = "gradient") -> None:
         self.shaper = shaper
         self.on = on
-        self.handle: Attachment | None = None
-        self._optimizer: Optimizer | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Attach the shaper to the trainer's only optimizer."""
         optimizer = _only_optimizer(self, trainer)
         if optimizer is not self._optimizer:
-            self.handle = attach(optimizer, self.shaper, pl_module.named_parameters(), self.on)
-            self._optimizer = optimizer
+            self._put_on(pl_module, optimizer, self.shaper, self.on)
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Detach: the last checkpoint is saved."""
+        self._take_off()
 
 
 class RememberCallback(MemoryInTraining, Callback):
     """Remembers ``keep`` when training begins and shapes every step by it.
 
-    ``RememberCallback(keep, damping=0.3, memory=None, q=None, then=None, **how)``: see
-    ``MemoryInTraining``. The module is called as ``module(inputs)`` with what a batch holds first;
-    ``predict=`` reads any other form. The memory lies in the callback's part of each checkpoint, so
-    a resumed run has the one it began with.
+    ``RememberCallback(keep, damping=0.3, memory=None, q=None, then=None, tokenizer=None, **how)``:
+    see ``MemoryInTraining``. The module is called as ``module(inputs)`` with what a batch holds
+    first; ``predict=`` reads any other form. The memory lies in the callback's part of each
+    checkpoint, so a resumed run has the one it began with.
     """
-
-    def _batches(self, given: Any, model: Any, loader: object) -> Any:
-        return _as_trained(given, model.trainer)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Remember what must be kept, and attach to the only optimizer."""
-        self._remember(pl_module, trainer.train_dataloader)
+        self._remember(pl_module, _preparing(trainer, pl_module, self.tokenizer))
         self._attach(pl_module, _only_optimizer(self, trainer))
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Add what was learned to the memory, if that was asked for."""
-        self._add(pl_module, trainer.train_dataloader)
+        self._add(pl_module, _preparing(trainer, pl_module, self.tokenizer))
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Detach: the last checkpoint is saved."""
+        self._take_off()
 
     def state_dict(self) -> dict[str, Any]:
         """The memory that shapes, so that a resumed run has the same."""
@@ -85,21 +92,24 @@ class ForgettingCallback(ForgettingInTraining, Callback):
     """Scores what must be kept before, during and after ``fit``.
 
     ``ForgettingCallback(keep={"old": dataset}, metric="accuracy", new=None, every=50,
-    budget=None, memory=None, foretell=10, run=None)``: see ``ForgettingInTraining``. The module is
-    called as ``module(inputs)`` with pairs ``(inputs, target)``; ``metric=Scoring(predict=...)``
-    reads any other form. Measurements go to the trainer's loggers; the scores that a resumed run
-    counts from lie in the callback's part of each checkpoint.
+    budget=None, memory=None, foretell=10, run=None, tokenizer=None)``: see
+    ``ForgettingInTraining``. The module is called as ``module(inputs)`` with pairs
+    ``(inputs, target)``; ``metric=Scoring(predict=...)`` reads any other form. Measurements go to
+    the trainer's loggers; the scores that a resumed run counts from lie in the callback's part of
+    each checkpoint.
     """
 
     _resumed: Mapping[str, KeptScore] | None = None
 
+    @property
+    def state_key(self) -> str:
+        """Lightning wants another one of each callback in a trainer."""
+        return self._generate_state_key(keep=sorted(self.keep))
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Score everything; a resumed run counts from where it first began."""
-        keep, new = (
-            given and {name: _as_trained(task, trainer) for name, task in given.items()}
-            for given in (self.keep, self.new)
-        )
-        reading = self._begin(pl_module, keep, new)
+        prepare = _preparing(trainer, pl_module, self.tokenizer)
+        reading = self._begin(pl_module, trainer.optimizers, prepare, trainer)
         if self._resumed is not None:
             self._running().step = trainer.global_step
             self._running().count_from(self._resumed)
@@ -110,6 +120,7 @@ class ForgettingCallback(ForgettingInTraining, Callback):
         """Measure if it is time, and stop where the budget is used up."""
         meter = self._running()
         if trainer.global_step != meter.step:  # not within an accumulated step
+            self._look_at_rules()
             self._take(trainer, meter.update(trainer.global_step))
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -122,11 +133,11 @@ class ForgettingCallback(ForgettingInTraining, Callback):
         meter = self._running()
         if meter.last.step != meter.step:
             _log(trainer, meter.finish())
+        folder = Path(trainer.log_dir or trainer.default_root_dir)  # every process must ask
         if trainer.is_global_zero:
-            folder = Path(trainer.log_dir or trainer.default_root_dir)
             optimizer = trainer.optimizers[0]
             config = {"optimizer": type(optimizer).__name__, "lr": optimizer.defaults.get("lr")}
-            self._write_record(folder / RECORD, 0, config | {"steps": trainer.global_step})
+            self._write_record(folder, 0, config | {"steps": trainer.global_step})
 
     def state_dict(self) -> dict[str, Any]:
         """The scores from before training, which a resumed run counts from."""
@@ -144,12 +155,17 @@ class ForgettingCallback(ForgettingInTraining, Callback):
             trainer.should_stop = True
 
 
-def _as_trained(given: Any, trainer: Trainer) -> Any:
-    """Batches in the precision that the trainer gives to those it trains on."""
-    batches = as_batches(given, trainer.train_dataloader)
-    if isinstance(batches, Mapping | Tensor | str) or not isinstance(batches, Iterable):
-        return batches  # no batches: whoever reads them says so
-    return map(trainer.precision_plugin.convert_input, batches)
+def _preparing(trainer: Trainer, module: LightningModule, tokenizer: Any) -> Prepare:
+    """As the trainer reads what it trains on, and in the precision that it gives to it."""
+    convert, form = trainer.precision_plugin.convert_input, TextForm(tokenizer)
+
+    def prepare(given: Any) -> Any:
+        batches = prepared(given, module, form, trainer.train_dataloader)
+        if isinstance(batches, Mapping | Tensor | str) or not isinstance(batches, Iterable):
+            return batches  # no batches: whoever reads them says so
+        return map(convert, batches)
+
+    return prepare
 
 
 def _log(trainer: Trainer, reading: MeterReading) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,16 +10,21 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from risegrad.core.attachment import Attachment, On, attach
+from risegrad.core.attachment import Attachment, On
 from risegrad.core.saved_state import saved_settings
 from risegrad.core.shapers import Shaper
 from risegrad.core.torch_optimizers import unwrapped
-from risegrad.curvature.memory.kept_data import TextForm
+from risegrad.curvature.memory.kept_data import TextForm, prepared
 from risegrad.curvature.memory.memory import Memory
-from risegrad.integrations.forgetting_in_training import RECORD, ForgettingInTraining
+from risegrad.integrations.callbacks import (
+    Attaching,
+    ForgettingInTraining,
+    MemoryInTraining,
+    Prepare,
+)
 from risegrad.integrations.forgetting_meter import MeterReading
-from risegrad.integrations.memory_in_training import MemoryInTraining, as_batches
-from risegrad.integrations.model_folder import first_scores, sign
+from risegrad.integrations.kept_scores import KeptScore
+from risegrad.integrations.model_folder import sign
 
 try:
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -33,8 +37,8 @@ except ImportError as error:
     ) from error
 
 
-class RiseCallback(TrainerCallback):
-    """Attaches a shaper to the optimizer that the Trainer makes.
+class RiseCallback(Attaching, TrainerCallback):
+    """Attaches a shaper to the optimizer that the Trainer makes, until training ends.
 
     Training begins after the Trainer has wrapped the model and loaded the checkpoint it resumes
     from, so the parameters are the final ones and a resumed count of steps is found where it was
@@ -44,29 +48,26 @@ class RiseCallback(TrainerCallback):
     def __init__(self, shaper: Shaper, on: On = "gradient") -> None:
         self.shaper = shaper
         self.on = on
-        self.handle: Attachment | None = None
-        self._optimizer: Optimizer | None = None
 
     def on_train_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **kwargs: Any,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Attach the shaper to the trainer's optimizer."""
-        model: nn.Module = kwargs["model"]
         optimizer = unwrapped(kwargs["optimizer"])
-        # train() may be called again: with the same optimizer, the attachment goes on as it was.
         if optimizer is not self._optimizer:
-            self.handle = attach(optimizer, self.shaper, model.named_parameters(), self.on)
-            self._optimizer = optimizer
+            self._put_on(kwargs["model"], optimizer, self.shaper, self.on)
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Settings ride in the checkpoint's folder."""
         _sign_checkpoint(args, state, self.handle)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Detach."""
+        self._take_off()
 
 
 FILE = "risegrad-memory.safetensors"
@@ -76,28 +77,21 @@ FILE = "risegrad-memory.safetensors"
 class RememberCallback(MemoryInTraining, TrainerCallback):
     """Remembers ``keep`` when training begins and shapes every step by it.
 
-    ``RememberCallback(keep, damping=0.3, memory=None, q=None, then=None, **how)``: see
-    ``MemoryInTraining``. A dataset goes through the Trainer's own collator, without the columns
-    that the model does not take. What the Trainer saves is what it saves without the callback.
+    ``RememberCallback(keep, damping=0.3, memory=None, q=None, then=None, tokenizer=None, **how)``:
+    see ``MemoryInTraining``. Texts are prepared as TRL's SFTTrainer prepares its own, with the
+    Trainer's ``processing_class``; other examples go through the Trainer's own collator, without
+    the columns that the model does not take. What the Trainer saves is what it saves without the
+    callback.
     """
 
-    def _batches(self, given: Any, model: nn.Module, loader: object) -> Any:
-        return as_batches(_fitting(given, model, loader), loader)
-
     def on_train_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **kwargs: Any,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Remember what must be kept, and attach to the optimizer."""
         path, optimizer = Path(args.output_dir or ".") / FILE, unwrapped(kwargs["optimizer"])
         if state.global_step:
-            if self._resumes_attached(optimizer):
-                return
             self._look_back(path, state.global_step, optimizer)
-        memory = self._remember(kwargs["model"], kwargs.get("train_dataloader"))
+        memory = self._remember(kwargs["model"], _preparing(args, kwargs, self.tokenizer))
         self._attach(kwargs["model"], optimizer)
         if state.is_world_process_zero:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -108,8 +102,14 @@ class RememberCallback(MemoryInTraining, TrainerCallback):
 
         A file in the folder may be that of an earlier run.
         """
-        began = any("memory" in found for found in saved_settings(optimizer.param_groups))
-        if began and self.keep is not None and (self.memory is None or path.is_file()):
+        shaping = self._shaping
+        if optimizer is self._optimizer:  # still attached: it has checked what was loaded
+            self.memory = shaping
+            return
+        began = [s["memory"] for s in saved_settings(optimizer.param_groups) if "memory" in s]
+        if shaping is not None and shaping.hash in began:
+            self.memory = shaping
+        elif began and self.keep is not None and (self.memory is None or path.is_file()):
             self.memory = _first_memory(path, step)
         elif self.memory is None:
             warnings.warn(
@@ -119,14 +119,11 @@ class RememberCallback(MemoryInTraining, TrainerCallback):
             )
 
     def on_train_end(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        **kwargs: Any,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Add what was learned to the memory, if that was asked for."""
-        self._add(kwargs["model"], kwargs.get("train_dataloader"))
+        """Detach, and add what was learned to the memory, if that was asked for."""
+        self._take_off()
+        self._add(kwargs["model"], _preparing(args, kwargs, self.tokenizer))
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -139,61 +136,67 @@ class ForgettingCallback(ForgettingInTraining, TrainerCallback):
     """Scores what must be kept before, during and after training.
 
     ``ForgettingCallback(keep={"agnews": dataset}, metric="accuracy", new=None, every=50,
-    budget=None, memory=None, foretell=10, run=None)``: see ``ForgettingInTraining``. A dataset goes
-    through the Trainer's own collator, without the columns that the model does not take.
-    Measurements go to what ``report_to`` names and into ``state.log_history``; settings and scores
-    ride in every checkpoint's folder and in the output folder (``risegrad.json``, and a section of
-    the model card); ``save(folder)`` puts them into any other. A run that its budget stops leaves
-    a last checkpoint, if it saves by steps.
+    budget=None, memory=None, foretell=10, run=None, tokenizer=None)``: see
+    ``ForgettingInTraining``. Texts are prepared as TRL's SFTTrainer prepares its own, with the
+    Trainer's ``processing_class``; other examples go through the Trainer's own collator, without
+    the columns that the model does not take.
+    Measurements go to what ``report_to`` names and into ``state.log_history``, from which a resumed
+    run has the scores that it counts from; settings and scores ride in every checkpoint's folder
+    and in the output folder (``risegrad.json``, and a section of the model card); ``save(folder)``
+    puts them into any other. A run that its budget stops leaves a last checkpoint, if it saves by
+    steps.
     """
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Score everything; a resumed run counts from where it first began."""
-        model, loader = kwargs["model"], kwargs.get("train_dataloader")
         self._reporters = _reporters(args)
-        reading = self._begin(
-            model, _batches(self.keep, model, loader), _batches(self.new, model, loader)
-        )
+        prepare = _preparing(args, kwargs, self.tokenizer)
+        reading = self._begin(kwargs["model"], [kwargs["optimizer"]], prepare, state)
         if state.global_step:
-            self._running().step = state.global_step
-            self._running().count_from(first_scores(Path(args.output_dir or ".")))
-            reading = self._running().last
+            meter = self._running()
+            meter.step = state.global_step
+            meter.count_from(*_first_scores(state, reading))
+            reading = meter.last
         self._take(reading, args, state, control)
-        if state.is_world_process_zero:
-            Path(args.output_dir or ".").mkdir(parents=True, exist_ok=True)
-            self.save(args.output_dir or ".")  # a run that is stopped can count from it
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Measure if it is time, and stop where the budget is used up."""
+        """Measure if it is time or the model will be saved; stop where the budget is used up."""
+        self._look_at_rules()
         meter = self._running()
         reading = meter.update(state.global_step)
-        if control.should_training_stop and meter.last.step != meter.step:
-            reading = meter.finish()  # here: when training ends, MLflow and Trackio end too
+        best = control.should_evaluate and args.save_strategy == "best"
+        # Also at the end: when training ends, MLflow and Trackio end too.
+        if control.should_save or best or control.should_training_stop:
+            reading = meter.finish()
         self._take(reading, args, state, control)
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Measure, if that was asked for."""
-        meter = self._running()
-        if self.every == "epoch" and not meter.last.stop and meter.last.step != meter.step:
-            self._take(meter.measure(), args, state, control)
+        """Measure, if that was asked for or the model will be saved."""
+        meter, last = self._running(), self._running().last
+        due = self.every == "epoch" or control.should_save or control.should_training_stop
+        if due and not last.stop and meter.finish() is not last:
+            self._take(meter.last, args, state, control)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Measure once more, write the record and sign the output folder."""
+        """Measure the model that is left, write the record and sign the output folder."""
         meter, folder = self._running(), Path(args.output_dir or ".")
-        if meter.last.step != meter.step:
-            self._report(meter.finish(), args, state, control, meter.model)
+        if args.load_best_model_at_end and state.best_model_checkpoint is not None:
+            meter.step = int(state.best_model_checkpoint.rsplit("-", 1)[-1])
+            self._log(meter.measure(back=True), state)
+        elif meter.last.step != meter.step:
+            self._log(meter.finish(), state)
         if state.is_world_process_zero:
             config = {"optimizer": str(args.optim), "lr": args.learning_rate}
             steps = {"steps": state.global_step, "batch": args.train_batch_size}
-            self._write_record(folder / RECORD, args.seed, config | steps)
+            self._write_record(folder, args.seed, config | steps)
             _make_card(meter.model, folder)
             self.save(folder)
         for reporter in self._reporters:
@@ -215,25 +218,37 @@ class ForgettingCallback(ForgettingInTraining, TrainerCallback):
         control: TrainerControl,
     ) -> None:
         if reading is self._running().last:
-            self._report(reading, args, state, control, self._running().model)
+            logs = self._log(reading, state)
+            model = self._running().model
+            for reporter in self._reporters:  # a callback cannot reach the Trainer's own instances
+                reporter.on_log(args, state, control, model=model, logs=dict(logs))
         if reading.stop:
             control.should_training_stop = True
             if args.save_strategy == "steps":  # as the Trainer does when all steps are done
                 control.should_save = True
 
-    def _report(
-        self,
-        reading: MeterReading,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: nn.Module,
-    ) -> None:
-        """To the trackers: a callback cannot reach the Trainer's own instances of them."""
-        logs = {f"eval_{name}": value for name, value in reading.numbers().items()}
+    def _log(self, reading: MeterReading, state: TrainerState) -> dict[str, float]:
+        logs = {f"{LOGGED}{name}": value for name, value in reading.numbers().items()}
         state.log_history.append({**logs, "step": state.global_step})
-        for reporter in self._reporters:
-            reporter.on_log(args, state, control, model=model, logs=dict(logs))
+        return logs
+
+
+LOGGED = "eval_"
+
+
+def _first_scores(state: TrainerState, now: MeterReading) -> tuple[dict[str, KeptScore], int]:
+    """The scores that the checkpoint's own log begins with, and at which step; else those of now.
+
+    A file in the output folder may be that of another run.
+    """
+    found, step = dict(now.scores), state.global_step
+    for entry in reversed(state.log_history):
+        for name in now.scores:
+            part = f"{LOGGED}{'kept' if name in now.rises else 'new'}_{name}"
+            if f"{part}_loss" in entry:
+                found[name] = KeptScore(entry[f"{part}_loss"], entry[f"{part}_score"])
+                step = int(entry["step"])
+    return found, step
 
 
 def _reporters(args: TrainingArguments) -> list[Any]:
@@ -253,12 +268,10 @@ def _make_card(model: nn.Module, folder: Path) -> None:
         make(str(folder))
 
 
-def _batches(
-    given: Mapping[str, Any] | None, model: nn.Module, loader: object
-) -> dict[str, Any] | None:
-    if not isinstance(given, Mapping):
-        return given
-    return {name: as_batches(_fitting(task, model, loader), loader) for name, task in given.items()}
+def _preparing(args: TrainingArguments, kwargs: Mapping[str, Any], tokenizer: Any) -> Prepare:
+    form = text_form(args, kwargs.get("processing_class") if tokenizer is None else tokenizer)
+    model, loader = kwargs["model"], kwargs.get("train_dataloader")
+    return lambda given: prepared(given, model, form, loader)
 
 
 def text_form(arguments: TrainingArguments, tokenizer: Any) -> TextForm:
@@ -277,22 +290,6 @@ def text_form(arguments: TrainingArguments, tokenizer: Any) -> TextForm:
         if not has_generation_markers(tokenizer.chat_template):
             options["chat_template"] = get_training_chat_template(tokenizer)
     return TextForm(tokenizer, **options)
-
-
-def _fitting(dataset: Any, model: nn.Module, loader: object) -> Any:
-    """A hub dataset without the columns that the model does not take, as the Trainer trains.
-
-    What the Trainer has left in the one it trains on stays: its collator may want it.
-    """
-    if not hasattr(dataset, "column_names") or not hasattr(dataset, "remove_columns"):
-        return dataset
-    unwrap: Any = getattr(model, "get_base_model", lambda: model)
-    taken = {*inspect.signature(unwrap().forward).parameters, "label", "label_ids", "labels"}
-    taken |= {*(getattr(getattr(loader, "dataset", None), "column_names", None) or ())}
-    # A stream may not know its columns before it is read.
-    columns = dataset.column_names or [*next(iter(dataset), ())]
-    foreign = [name for name in columns if name not in taken]
-    return dataset.remove_columns(foreign) if len(foreign) < len(columns) else dataset
 
 
 def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:

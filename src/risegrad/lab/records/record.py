@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from risegrad.common.atomic_files import write_json
+from risegrad.common.record_seal import SCHEMA, SEALED, seal, sealed
 from risegrad.common.settings import digest
 from risegrad.lab.records.record_fields import (
-    SCHEMA,
     Identity,
     PaperCell,
     Record,
@@ -58,8 +58,6 @@ NAME = "record.json"
 
 LARGEST = 256 * 2**20  # bytes; a record is far smaller, a file beyond this is a mistake
 DEEPEST = 40  # levels of objects and lists within each other
-SEALED = ("id", "seed", "identity", "config", "result")
-"""What the seal is made of, with ``run.inputs``. Rows may be renamed; times are nobody's claim."""
 
 
 def read_record(path: Path | str) -> Record:
@@ -113,17 +111,6 @@ def rename_row(path: Path, row: Mapping[str, Any]) -> None:
     content: dict[str, Any] = _load(path)
     if content["row"] != row:
         write_json(path, content | {"row": dict(row)})
-
-
-def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The record with a hash of what must not be changed."""
-    return {**content, "seal": _seal(content)}
-
-
-def _seal(content: Mapping[str, Any]) -> str:
-    run = content.get("run")
-    inputs = run.get("inputs") if isinstance(run, Mapping) else None
-    return digest({key: content.get(key) for key in SEALED} | {"inputs": inputs or {}})
 
 
 def _below(folder: Path) -> list[Path]:
@@ -189,7 +176,7 @@ def _check_unchanged(record: Record, part: JsonPart) -> None:
     if others := list(_others(record.identity.settings, record.config)):
         reason = f"was edited: config does not match its id in {', '.join(others)}"
         raise RecordError(record.path, reason)
-    if part.text("seal") != _seal(part.content):
+    if part.text("seal") != seal(part.content):
         changed = ", ".join((*SEALED, "run.inputs"))
         raise RecordError(record.path, f"was edited: its seal does not match ({changed})")
 

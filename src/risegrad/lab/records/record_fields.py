@@ -12,7 +12,6 @@ from typing import Annotated, Any
 
 from risegrad.lab.records.record_reader import At, IfAbsent, NotBlank, NotEmpty, Percentages
 
-SCHEMA = 2
 FRAME = (
     (
         "schema",

@@ -1,61 +1,19 @@
 """What a record says about the machine, the software and the files a run used."""
 
 import os
-import platform
-import resource
 import subprocess
-import sys
-from contextlib import suppress
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from risegrad.common.cores import cores
+from risegrad.common.environment import environment, memory, watch_memory
 
-PACKAGES = (
-    "risegrad", "torch", "numpy", "torchvision", "timm", "transformers", "peft", "accelerate",
-    "datasets", "tokenizers", "safetensors", "scikit-learn", "ray",
-)  # fmt: skip
+__all__ = ["environment", "git", "loaded_git", "memory", "provenance", "watch_memory"]
 
 
 def provenance() -> dict[str, Any]:
     """The commit and the software in one: for results that are no records."""
     return {"git": git(), **environment()}
-
-
-def environment() -> dict[str, Any]:
-    """Python, system, device, threads and the versions of the packages that matter."""
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "machine": platform.machine(),
-        "cpus": cores(),
-        "device": _device(),
-        "threads": _threads(),
-        "packages": {name: found for name in PACKAGES if (found := _version(name))},
-    }
-
-
-def watch_memory() -> None:
-    """Forget how large this process was: an earlier run in it is no part of the next.
-
-    Only Linux can; elsewhere a process that does several runs tells the largest of them.
-    """
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
-    torch = _torch()
-    if torch is not None and torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
-
-
-def memory() -> dict[str, int]:
-    """The largest this process was since ``watch_memory``, here and on the accelerator."""
-    found = {"peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
-    torch = _torch()
-    if torch is not None and torch.cuda.is_available():
-        found["peak_device_bytes"] = int(torch.cuda.max_memory_allocated())
-    return found
 
 
 def git() -> dict[str, Any]:
@@ -87,27 +45,3 @@ def _git(folder: Path, *arguments: str) -> str:
         command, capture_output=True, text=True, check=True, timeout=60, env=environment
     )
     return done.stdout.strip()
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
-
-
-def _torch() -> Any:
-    """Only if the run used it: importing it to say that it is there would be silly."""
-    return sys.modules.get("torch")
-
-
-def _device() -> str:
-    torch = _torch()
-    if torch is not None and torch.cuda.is_available():
-        return str(torch.cuda.get_device_name())
-    return "cpu"
-
-
-def _threads() -> int | None:
-    torch = _torch()
-    return None if torch is None else int(torch.get_num_threads())

@@ -1,0 +1,23 @@
+"""The seal of records: a hash of what must not be changed once they are written."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from risegrad.common.settings import digest
+
+SCHEMA = 2
+"""The version of the records' format."""
+SEALED = ("id", "seed", "identity", "config", "result")
+"""What the seal is made of, with ``run.inputs``. Rows may be renamed; times are nobody's claim."""
+
+
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The record with a hash of what must not be changed."""
+    return {**content, "seal": seal(content)}
+
+
+def seal(content: Mapping[str, Any]) -> str:
+    """The hash itself."""
+    run = content.get("run")
+    inputs = run.get("inputs") if isinstance(run, Mapping) else None
+    return digest({key: content.get(key) for key in SEALED} | {"inputs": inputs or {}})

@@ -1,0 +1,204 @@
+"""What the callbacks of all trainers share: attach while training lasts, remember, measure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+from weakref import ref
+
+from torch import nn
+from torch.optim import Optimizer
+
+from risegrad.common.checks import check_positive_int
+from risegrad.core.attachment import Attachment, On, attach, shaping
+from risegrad.core.shapers import Shaper
+from risegrad.curvature.memory.informed import Informed, right_place
+from risegrad.curvature.memory.memory import DAMPING, Memory, check_memory
+from risegrad.curvature.memory.parameter_sides import not_told_by_names
+from risegrad.curvature.memory.remembering import remember
+from risegrad.integrations.forgetting_meter import (
+    EVERY,
+    FORETELL,
+    Budget,
+    ForgettingMeter,
+    MeterReading,
+    budget_of,
+)
+from risegrad.integrations.kept_scores import Metric, Scoring
+from risegrad.integrations.model_folder import short, sign
+from risegrad.integrations.run_record import MeteredRun
+
+Prepare = Callable[[Any], Any]
+"""From what a person gave to batches, as the trainer makes its own."""
+
+
+class Attaching:
+    """A shaper on the trainer's optimizer, from the beginning of training to its end."""
+
+    handle: Attachment | None = None
+    """The attachment: at work while training lasts, and to be looked at afterwards."""
+    _optimizer: Optimizer | None = None
+
+    def _put_on(self, model: nn.Module, optimizer: Optimizer, shaper: Shaper, on: On) -> None:
+        self._take_off()  # a training that an exception ended has left it
+        self.handle = attach(optimizer, shaper, model.named_parameters(), on)
+        self._optimizer = optimizer
+
+    def _take_off(self) -> None:
+        if self.handle is not None:
+            self.handle.detach()
+        self._optimizer = None
+
+
+class MemoryInTraining(Attaching):
+    """``keep``: what must be kept, a dataset or list of texts, messages, prompts and completions or
+    tokenized examples, or a list or loader of batches; or ``memory``, one that is ready. ``then``:
+    what to remember when training ends, for the next task; ``tokenizer``: for texts, where the
+    trainer has none; ``how`` goes to ``risegrad.remember`` (``examples``, ``of``, ...).
+    """
+
+    def __init__(
+        self,
+        keep: Any = None,
+        damping: float = DAMPING,
+        memory: Memory | None = None,
+        q: int | None = None,
+        then: Any = None,
+        tokenizer: Any = None,
+        **how: Any,
+    ) -> None:
+        if (keep is None) == (memory is None):
+            raise ValueError("give keep (examples to be remembered) or memory (a ready one)")
+        self.keep, self.damping, self.q, self.then, self.how = keep, damping, q, then, how
+        self.tokenizer = tokenizer
+        self.memory = memory
+        """What shapes the steps; after training with ``then``, what the next task should keep."""
+
+    def _remember(self, model: nn.Module, prepare: Prepare) -> Memory:
+        if self.memory is None:
+            self.memory = remember(model, prepare(self.keep), **self.how)
+        return self.memory
+
+    @property
+    def _shaping(self) -> Memory | None:
+        """The memory that shapes (or last shaped), without what ``then`` has added since."""
+        used = None if self.handle is None else self.handle.shaper
+        return used.memory if isinstance(used, Informed) else None
+
+    def _attach(self, model: nn.Module, optimizer: Optimizer) -> None:
+        assert self.memory is not None
+        if optimizer is self._optimizer and self._shaping is self.memory:
+            return
+        exempt = not_told_by_names(model)
+        shaper = Informed(self.memory, self.damping, q=self.q, exempt=exempt)
+        self._put_on(model, optimizer, shaper, right_place(optimizer))
+
+    def _add(self, model: nn.Module, prepare: Prepare) -> None:
+        if self.then is not None and self.memory is not None:
+            self.memory = self.memory + remember(model, prepare(self.then), **self.how)
+
+
+class ForgettingInTraining:
+    """``keep``: tasks by name, each a dataset or list of examples (texts, messages, prompts and
+    completions, tokens), or a list or loader of batches, that must be kept;
+    ``metric``: "accuracy", a function of (model, batch) with a score in [0, 1] for each example, or
+    a ``Scoring``; ``new``: one task by name, of what is learned, to see both sides; ``every``:
+    steps between two measurements, or "epoch"; ``budget``: nats on what is kept, or a ``Budget``;
+    ``memory``: for a forecast between measurements, every ``foretell`` steps; ``run``: where the
+    record stands in a table; ``tokenizer``: for texts, where the trainer has none.
+
+    ``meter`` is the ``ForgettingMeter`` once training has begun. Measurements go to the trainer's
+    loggers, and a record to ``record.json`` in its output folder, which ``rise report`` reads
+    (``record-2.json`` of a second callback in one trainer). What is written beside saved weights
+    was measured with them.
+    """
+
+    _last: ClassVar[ref[ForgettingInTraining] | None] = None
+    """The one that began last: those of one trainer begin one after the other."""
+
+    def __init__(
+        self,
+        keep: Mapping[str, Any],
+        metric: Metric | Scoring = "accuracy",
+        *,
+        new: Mapping[str, Any] | None = None,
+        every: int | Literal["epoch"] = EVERY,
+        budget: float | Budget | None = None,
+        memory: Memory | None = None,
+        foretell: int = FORETELL,
+        run: MeteredRun | None = None,
+        tokenizer: Any = None,
+    ) -> None:
+        if isinstance(every, str) and every != "epoch":
+            raise ValueError(f"every must be a number of steps or 'epoch', got {every!r}")
+        self.keep, self.new, self.every, self.run = keep, new, every, run
+        self.tokenizer = tokenizer
+        # Checked here, too: training may begin hours later.
+        self._options: dict[str, Any] = {
+            "metric": metric if isinstance(metric, Scoring) else Scoring(metric),
+            "every": None if every == "epoch" else check_positive_int("every", every),
+            "budget": budget_of(budget),
+            "memory": check_memory(memory),
+            "foretell": check_positive_int("foretell", foretell),
+        }
+        self.meter: ForgettingMeter | None = None
+        self._rules: list[dict[str, object]] = []
+        self._training: object = None
+        self._together: list[ForgettingInTraining] = [self]
+        """All such callbacks of one trainer, which write into the same files."""
+
+    def save(self, folder: str | Path) -> None:
+        """Put rule, settings and measured forgetting into a folder that a model was saved in."""
+        sign(Path(folder), self._rules, [each._running() for each in self._together])
+
+    def _running(self) -> ForgettingMeter:
+        if self.meter is None:
+            raise ValueError("nothing was measured yet: training has not begun")
+        return self.meter
+
+    def _begin(
+        self, model: nn.Module, optimizers: list[Optimizer], prepare: Prepare, training: object
+    ) -> MeterReading:
+        """Score everything; ``training`` is one object for all callbacks of one training."""
+        self._rules = []
+        keep, new = (
+            {name: prepare(task) for name, task in given.items()}
+            if isinstance(given, Mapping)
+            else given
+            for given in (self.keep, self.new)
+        )
+        self.meter = ForgettingMeter(model, keep, new, **self._options, optimizers=optimizers)
+        self._join(training)
+        names = [name for each in self._together for name in each._running().start.scores]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise ValueError(
+                f"two ForgettingCallbacks of one trainer measure {', '.join(sorted(twice))}: their "
+                "numbers would be mixed; give one of them another name"
+            )
+        self._look_at_rules()
+        return self.meter.start
+
+    def _look_at_rules(self) -> None:
+        """Once steps are made, whatever shapes them is attached; at the end it may be off again."""
+        meter = self._running()
+        if not self._rules:
+            attached = shaping(meter.model, *meter.optimizers)
+            self._rules = [each.settings() for each in attached]
+
+    def _join(self, training: object) -> None:
+        last = ForgettingInTraining._last and ForgettingInTraining._last()
+        same = last is not None and last._training is training and self not in last._together
+        self._together = last._together if last is not None and same else []
+        self._together.append(self)
+        self._training, ForgettingInTraining._last = training, ref(self)
+
+    def _write_record(self, folder: Path, seed: int, config: Mapping[str, Any]) -> None:
+        run = self.run or MeteredRun(label=" + ".join(map(short, self._rules)) or "plain training")
+        plain = [{n: value for n, value in rule.items() if n != "layout"} for rule in self._rules]
+        settings = {"rules": plain, **config, **run.config}
+        number = self._together.index(self) + 1
+        path = folder / ("record.json" if number == 1 else f"record-{number}.json")
+        seed = seed if run.seed is None else run.seed
+        self._running().write_record(path, replace(run, seed=seed, config=settings))
