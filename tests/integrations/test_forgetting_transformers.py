@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +19,10 @@ from integrations.test_transformers import STEPS, tiny, tokens, trainer
 from risegrad.lab.records.record import read_record
 
 peft = pytest.importorskip("peft")
+transformers = pytest.importorskip("transformers")
+from risegrad.core.attachment import shaping  # noqa: E402
 from risegrad.integrations.forgetting_meter import Budget  # noqa: E402
+from risegrad.integrations.run_record import MeteredRun  # noqa: E402
 from risegrad.integrations.transformers import (  # noqa: E402
     ForgettingCallback,
     RememberCallback,
@@ -206,3 +213,145 @@ def test_bad_input() -> None:
         ForgettingCallback(kept(), memory="m")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="nothing was measured yet"):
         ForgettingCallback(kept()).save("anywhere")
+
+
+class Breaking(transformers.TrainerCallback):
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("how", ["ends", "breaks"])
+def test_a_plain_run_after_an_informed_one_is_a_plain_run(tmp_path: Path, how: str) -> None:
+    """The first trainer and its callback are still alive, as in a notebook."""
+    model, informed = tiny(), RememberCallback(OldExamples(), damping=0.1, examples=16)
+    breaking = [Breaking()] if how == "breaks" else []
+    first = trainer(model, tmp_path / "first", callbacks=[informed, *breaking])
+    with pytest.raises(KeyboardInterrupt) if breaking else nullcontext():
+        first.train()
+    assert bool(shaping(model)) == bool(breaking), "nobody told the callback of an exception"
+    forgetting = ForgettingCallback(kept())
+    second = trainer(model, tmp_path / "second", callbacks=[forgetting])
+    second.train()
+    assert first.optimizer is not second.optimizer
+    assert read_record(tmp_path / "second" / "record.json").row.label == "plain training"
+    forgetting.save(tmp_path / "second")
+    assert json.loads((tmp_path / "second" / "risegrad.json").read_text())["rules"] == []
+    trainer(tiny(), tmp_path / "third", callbacks=[informed]).train()
+    assert shaping(model) == [], "the callback is on another optimizer now"
+
+
+@pytest.mark.parametrize("first", ["shaping", "measuring"])
+def test_the_order_of_callbacks_does_not_matter(tmp_path: Path, first: str) -> None:
+    callbacks = [RiseCallback(risegrad.Rise(q=4)), ForgettingCallback(kept())]
+    ordered = callbacks if first == "shaping" else callbacks[::-1]
+    trainer(tiny(), tmp_path, callbacks=ordered).train()
+    assert read_record(tmp_path / "record.json").row.label == "Rise q=4"
+
+
+def old_loss_in(folder: Path) -> float:
+    return loss_on_old(type(tiny()).from_pretrained(folder))
+
+
+def signed_loss(folder: Path) -> float:
+    ends = json.loads((folder / "risegrad.json").read_text())["forgetting"]
+    return ends[1]["scores"]["old"]["loss"]
+
+
+def test_what_is_written_belongs_to_the_weights_beside_it(tmp_path: Path) -> None:
+    """Of every checkpoint, and of the best one where that is loaded in the end."""
+    callback = ForgettingCallback(kept(), every=99)
+    best = {"load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 1}
+    training = trainer(
+        tiny(), tmp_path, callbacks=[callback], learning_rate=0.05, save_steps=1,
+        save_strategy="steps", eval_dataset=OldExamples(), **best,  # worse with every step
+    )  # fmt: skip
+    training.train()
+    for step in range(1, STEPS + 1):
+        folder = tmp_path / f"checkpoint-{step}"
+        assert signed_loss(folder) == pytest.approx(old_loss_in(folder), rel=1e-5)
+    best_step = training.state.best_global_step
+    assert best_step < STEPS
+    training.save_model()
+    assert signed_loss(tmp_path) == pytest.approx(old_loss_in(tmp_path), rel=1e-5)
+    assert signed_loss(tmp_path) < signed_loss(tmp_path / f"checkpoint-{STEPS}") - 0.01
+    assert callback.meter is not None
+    assert (callback.meter.last.step, callback.meter.last.back) == (best_step, True)
+    record = read_record(tmp_path / "record.json").result.scores["accuracy"]
+    assert record.at(0, 0) == callback.meter.last.scores["old"].percent
+
+
+@pytest.mark.parametrize("where", ["another folder", "the folder of another run"])
+def test_a_resumed_run_counts_from_the_start_of_its_own_checkpoint(
+    tmp_path: Path, where: str
+) -> None:
+    def train(folder: Path, resume: Path | None = None, **changes: Any) -> Any:
+        callback = ForgettingCallback(kept(), every=2)
+        training = trainer(changes.pop("model", tiny()), folder, callbacks=[callback], **changes)
+        training.train(resume_from_checkpoint=None if resume is None else str(resume))
+        return callback.meter
+
+    saves = {"save_strategy": "steps", "save_steps": 2, "learning_rate": 0.05}
+    whole = train(tmp_path / "one", **saves)
+    checkpoint = tmp_path / "one" / "checkpoint-2"
+    if where == "another folder":
+        resumed = train(tmp_path / "two", checkpoint, learning_rate=0.05)
+    else:
+        train(tmp_path / "one", learning_rate=0.2, model=train(tmp_path / "other").model)
+        resumed = train(tmp_path / "one", checkpoint, learning_rate=0.05)
+    assert resumed.start.scores == whole.start.scores
+    assert resumed.last.rises["old"] == pytest.approx(whole.last.rises["old"], rel=1e-6)
+
+
+def test_a_run_resumed_from_one_without_a_meter_counts_from_there(tmp_path: Path) -> None:
+    trainer(tiny(), tmp_path, save_strategy="steps", save_steps=2).train()
+    callback = ForgettingCallback(kept(), every=99)
+    training = trainer(tiny(), tmp_path, callbacks=[callback])
+    training.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert callback.meter is not None
+    wanted = pytest.approx(old_loss_in(tmp_path / "checkpoint-2"), rel=1e-5)
+    assert callback.meter.start.scores["old"].loss == wanted
+    assert callback.meter.start.step == 2
+
+
+def test_two_callbacks_in_one_trainer(tmp_path: Path) -> None:
+    one = ForgettingCallback(kept(), run=MeteredRun(label="mine", seed=0))
+    two = ForgettingCallback({"other": OldExamples()}, new=new())
+    trainer(tiny(), tmp_path, callbacks=[one, two], seed=42).train()
+    records = [read_record(tmp_path / name) for name in ("record.json", "record-2.json")]
+    assert [[t.name for t in r.result.tasks] for r in records] == [["old"], ["other", "texts"]]
+    assert [r.seed for r in records] == [0, 42], "what was given, or the trainer's"
+    start, end = json.loads((tmp_path / "risegrad.json").read_text())["forgetting"]
+    assert list(end["scores"]) == list(start["scores"]) == ["old", "other", "texts"]
+    again = [ForgettingCallback(kept()), ForgettingCallback(kept())]
+    with pytest.raises(ValueError, match="two ForgettingCallbacks of one trainer measure old"):
+        trainer(tiny(), tmp_path, callbacks=again).train()
+
+
+@pytest.mark.parametrize("rule", ["Informed", "Rise", "none"])
+def test_the_card_says_it_in_words(tmp_path: Path, rule: str) -> None:
+    shapers: dict[str, Any] = {
+        "Informed": RememberCallback(OldExamples(), damping=0.1, examples=16),
+        "Rise": RiseCallback(risegrad.Rise(keep=0.5)),
+    }
+    sentences = {
+        "Informed": "Each update was filtered by a memory of what had to be kept, with damping 0.1",
+        "Rise": "Each gradient was shaped by Rise, with keep 0.5.",
+        "none": "Plain training: no step was shaped.",
+    }
+    (tmp_path / "README.md").write_text("# Mine\n\nfirst\n", encoding="utf-8")
+    used = [shapers[rule]] if rule in shapers else []
+    for _ in range(2):
+        trainer(tiny(), tmp_path, callbacks=[*used, ForgettingCallback(kept())]).train()
+    card = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert card.startswith("# Mine\n\nfirst\n\n<!-- risegrad -->\n## Training with risegrad\n\n")
+    assert card.count(sentences[rule]) == 1
+    assert not re.search("[0-9a-f]{16}", card)
+
+
+def test_the_callbacks_need_neither_the_lab_nor_streams() -> None:
+    code = (
+        "import sys, risegrad.integrations.transformers; rooms = {name.split('.')[1] for name in "
+        "sys.modules if name.startswith('risegrad.')}; print(*sorted(rooms))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"lab", "continual", "foresight", "sandbox", "pages"} & {*done.stdout.split()}

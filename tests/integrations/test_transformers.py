@@ -75,7 +75,7 @@ def trainer(model: nn.Module, folder: Path, **changes: Any) -> Trainer:
         "disable_tqdm": True,
         "dataloader_pin_memory": False,
     }
-    special = {"optimizers", "callbacks"} & set(changes)
+    special = {"optimizers", "callbacks", "eval_dataset"} & set(changes)
     arguments = TrainingArguments(
         str(folder), **settings | {k: v for k, v in changes.items() if k not in special}
     )

@@ -34,7 +34,7 @@ def tokenizer(template: str | None = PLAIN) -> Any:
 
 def writer() -> LlamaForCausalLM:
     config = LlamaConfig(
-        vocab_size=len(SPECIAL) + len(WORDS), hidden_size=8, intermediate_size=12,
+        vocab_size=24, hidden_size=8, intermediate_size=12,
         num_hidden_layers=1, num_attention_heads=2, pad_token_id=0, eos_token_id=1,
     )  # fmt: skip
     return LlamaForCausalLM(config)
