@@ -51,10 +51,6 @@ def counting(step: int) -> list[str]:
     ]
 
 
-def tokens(texts: list[str]) -> Dataset:
-    return Dataset.from_dict({"input_ids": [tokenizer(text)["input_ids"] for text in texts]})
-
-
 config = LlamaConfig(
     vocab_size=len(words),
     hidden_size=32,
@@ -65,17 +61,15 @@ config = LlamaConfig(
     eos_token_id=1,
 )
 model = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
-known = torch.tensor(tokens(counting(1))["input_ids"][:12])
+known = torch.tensor([tokenizer(text)["input_ids"] for text in counting(1)[:12]])
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 for _ in range(60):
     optimizer.zero_grad()
     model(input_ids=known, labels=known).loss.backward()
     optimizer.step()
 
-remember = RememberCallback(tokens(counting(1)), damping=0.3, examples=64)
-forgetting = ForgettingCallback(
-    {"up": tokens(counting(1))}, new={"down": tokens(counting(-1))}, every=20
-)
+remember = RememberCallback(counting(1), damping=0.3, examples=64)
+forgetting = ForgettingCallback({"up": counting(1)}, new={"down": counting(-1)}, every=20)
 with tempfile.TemporaryDirectory() as folder:
     arguments = SFTConfig(
         folder,

@@ -177,3 +177,17 @@ def test_says_what_to_give_without_a_tokenizer() -> None:
     loader = torch.utils.data.DataLoader([], collate_fn=default_data_collator)
     with pytest.raises(TypeError, match="'question', 'answer' cannot be collated: give texts"):
         next(iter(prepared(other, writer(), form, loader)))
+
+
+def test_collators_that_take_raw_texts() -> None:
+    """One that makes tokens of them is used; one that leaves them as they are (GRPO's) is not."""
+    raw = datasets.Dataset.from_list([{"prompt": text} for text in TEXTS])
+    form = TextForm(tokenizer())
+
+    def counting(rows: list[Any]) -> dict[str, torch.Tensor]:
+        return {"input_ids": torch.tensor([[len(row["prompt"])] for row in rows])}
+
+    for collate, width in ((counting, 1), (list, 8)):  # the longest text, and its end
+        loader = torch.utils.data.DataLoader(raw, batch_size=8, collate_fn=collate)
+        (batch,) = prepared(raw, writer(), form, loader)
+        assert batch["input_ids"].shape == (len(TEXTS), width)

@@ -14,7 +14,9 @@ import risegrad
 from integrations.by_hand import assert_same, by_hand, parameters
 from integrations.small import ACCUMULATE, CLIP, RATE, STEPS, data, loss, net
 from integrations.test_lightning import ByItself, Module, fit
+from risegrad.core.attachment import shaping
 from risegrad.curvature.memory.informed import Informed
+from risegrad.lab.records.record import read_record
 
 lightning = pytest.importorskip("lightning.pytorch")
 from risegrad.integrations.lightning import ForgettingCallback, RememberCallback  # noqa: E402
@@ -132,3 +134,16 @@ def test_a_ready_memory_needs_no_examples(tmp_path: Path) -> None:
     callback = RememberCallback(memory=memory)
     fit(Callable(), tmp_path, callbacks=[callback])
     assert callback.memory is memory
+
+
+def test_detached_when_fitting_ends_and_its_last_checkpoint_is_saved(tmp_path: Path) -> None:
+    module, callback = Callable(), RememberCallback(old(), examples=16, of="features")
+    saver = lightning.callbacks.ModelCheckpoint(tmp_path, "last")
+    fit(module, tmp_path, callbacks=[callback, saver], enable_checkpointing=True)
+    assert shaping(module) == []
+    saved = torch.load(tmp_path / "last.ckpt", weights_only=False)["optimizer_states"][0]
+    (entry,) = saved["param_groups"][0]["risegrad"].values()
+    assert entry["step"] == STEPS
+    meter = ForgettingCallback({"old": [(x, torch.zeros(len(x)).long()) for x, _ in old()]})
+    fit(module, tmp_path / "plain", callbacks=[meter], logger=False)
+    assert read_record(tmp_path / "plain" / "record.json").row.label == "plain training"

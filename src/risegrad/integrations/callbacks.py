@@ -166,10 +166,11 @@ class ForgettingInTraining:
         keep, new = (
             {name: prepare(task) for name, task in given.items()}
             if isinstance(given, Mapping)
-            else given
+            else given  # the meter says what it must be
             for given in (self.keep, self.new)
         )
-        self.meter = ForgettingMeter(model, keep, new, **self._options, optimizers=optimizers)
+        options: dict[str, Any] = {"keep": keep, "new": new, **self._options}
+        self.meter = ForgettingMeter(model, optimizers=optimizers, **options)
         self._join(training)
         names = [name for each in self._together for name in each._running().start.scores]
         if twice := {name for name in names if names.count(name) > 1}:
@@ -188,7 +189,7 @@ class ForgettingInTraining:
             self._rules = [each.settings() for each in attached]
 
     def _join(self, training: object) -> None:
-        last = ForgettingInTraining._last and ForgettingInTraining._last()
+        last = None if ForgettingInTraining._last is None else ForgettingInTraining._last()
         same = last is not None and last._training is training and self not in last._together
         self._together = last._together if last is not None and same else []
         self._together.append(self)

@@ -106,7 +106,9 @@ class TextForm:
         options: Row = {"truncation": True}
         if self.max_length is not None:
             options["max_length"] = self.max_length
-        row = {"input_ids": self._ids(fields.get("prompt", fields.get("text")), **options)}
+        row = {
+            "input_ids": self._ids(fields["prompt" if "prompt" in fields else "text"], **options)
+        }
         if kind == "answers" and "completion" in fields:
             return row | {"labels": self._ids(fields["completion"], **options)}
         classes = [fields[name] for name in LABELS if name in fields]
@@ -211,14 +213,17 @@ class _Collator:
         self._flattens: bool | None = None
 
     def __call__(self, examples: list[Any]) -> Any:
-        if _is_text(examples[0], self._form.text_field) and not self._trains_on_raw_texts():
-            if self._form.tokenizer is None:
-                raise TypeError(
-                    "these are texts, and there is no tokenizer: give tokenizer= (or "
-                    "processing_class= to the Trainer), or tokenized examples with 'input_ids'"
-                )
-            return self._form.padded([self._form.tokens(e, self._kind) for e in examples])
-        return self._collated([self._fitting(example) for example in examples])
+        text = _is_text(examples[0], self._form.text_field)
+        if not text or self._trains_on_raw_texts():
+            batch = self._collated([self._fitting(example) for example in examples])
+            if not text or isinstance(batch, Mapping):  # GRPO's collator leaves texts as they are
+                return batch
+        if self._form.tokenizer is None:
+            raise TypeError(
+                "these are texts, and there is no tokenizer: give tokenizer= (or "
+                "processing_class= to the Trainer), or tokenized examples with 'input_ids'"
+            )
+        return self._form.padded([self._form.tokens(example, self._kind) for example in examples])
 
     def _trains_on_raw_texts(self) -> bool:
         """Whether training's own collator makes tokens of texts (and pixels of images)."""
@@ -329,7 +334,7 @@ def _labelled(row: Row, form: TextForm) -> Row:
 def _unpacked(row: Row) -> Iterator[Row]:
     lengths = row.get("seq_lengths") or [len(row["input_ids"])]
     names = [name for name in ("input_ids", "labels") if name in row]
-    parts = [torch.as_tensor(row[name]).split(list(lengths)) for name in names]
+    parts = [torch.split(torch.as_tensor(row[name]), list(lengths)) for name in names]
     for values in zip(*parts, strict=True):
         yield dict(zip(names, values, strict=True))
 
