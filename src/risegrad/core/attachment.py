@@ -326,9 +326,9 @@ _ATTACHED: WeakKeyDictionary[Optimizer, WeakSet[Attachment]] = WeakKeyDictionary
 def shaping(model: nn.Module, *optimizers: Optimizer) -> list[Attachment]:
     """The attachments that are at work on parameters of this model now: those of the optimizers
     that train it or, without any, of whatever optimizer there is."""
-    own = {id(tensor) for tensor in model.parameters()}
-    found = [*map(_attached, map(unwrapped, optimizers or _ATTACHED))]
-    return [a for each in found for a in each if any(id(t) in own for t in a._tensors)]
+    found = [a for each in optimizers or _ATTACHED for a in _attached(unwrapped(each))]
+    own = {id(tensor) for tensor in model.parameters()} if found else set()
+    return [a for a in found if any(id(tensor) in own for tensor in a._tensors)]
 
 
 _SPENT: WeakKeyDictionary[Optimizer, dict[int, int]] = WeakKeyDictionary()
