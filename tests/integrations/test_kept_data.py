@@ -157,6 +157,8 @@ def test_batches_stay_as_they_are() -> None:
         (CHATS, None, "messages need a chat template, and .* has none: set"),
         ([{"prompt": "one", "completion": said("one", "two")}], PLAIN, "must both be texts, or"),
         ([{"text": 3}], PLAIN, "'text' must be a text, got int: give texts"),
+        ([{"text": None}], PLAIN, "examples with 'text' hold no text: give texts"),
+        ([{"messages": "one"}], PLAIN, "examples with 'messages' hold no text: give texts"),
     ],
 )
 def test_says_what_to_give(examples: Any, template: str | None, message: str) -> None:
@@ -187,7 +189,7 @@ def test_collators_that_take_raw_texts() -> None:
     def counting(rows: list[Any]) -> dict[str, torch.Tensor]:
         return {"input_ids": torch.tensor([[len(row["prompt"])] for row in rows])}
 
-    for collate, width in ((counting, 1), (list, 8)):  # the longest text, and its end
+    for collate, width in ((counting, 1), (list, 7)):  # the longest text
         loader = torch.utils.data.DataLoader(raw, batch_size=8, collate_fn=collate)
         (batch,) = prepared(raw, writer(), form, loader)
         assert batch["input_ids"].shape == (len(TEXTS), width)

@@ -56,8 +56,11 @@ class TextForm:
             row = self._completed(fields)
         elif isinstance(told := fields.get("messages", fields.get("prompt")), list):
             row = self._told(told, fields)
+        elif not fields.keys() & {"text", "prompt"}:
+            raise TypeError(f"{_columns(example)} hold no text: {FORMS}")
         elif kind == "writes":
-            row = {"input_ids": self._ids(_ended(fields["text"], self._plain.eos_token))}
+            whole = _ended(fields["text"], self._plain.eos_token) if "text" in fields else None
+            row = {"input_ids": self._ids(whole or fields["prompt"])}
         else:
             row = self._read(fields, kind)
         return self.cut(_labelled(row, self) if kind == "writes" else row)
@@ -305,8 +308,6 @@ def _fields(example: Any, text_field: str) -> Row:
     for name in ("text", "prompt", "completion"):
         if not isinstance(fields.get(name, ""), str if name == "text" else str | list):
             raise TypeError(f"{name!r} must be a text, got {type(fields[name]).__name__}: {FORMS}")
-    if isinstance(fields.get("prompt"), str) and "completion" not in fields:
-        fields.setdefault("text", fields["prompt"])
     return fields
 
 
