@@ -121,6 +121,8 @@ def _read(entry: object, settings: Mapping[str, object]) -> tuple[int, list[str]
             f"risegrad state has version {entry['version']!r}; this one reads {VERSION}"
         )
     step = entry["step"]
+    if isinstance(step, int) and step >= 2**63:
+        raise ValueError(f"damaged risegrad state: step must be below 2**63, got {step}")
     if isinstance(step, bool) or not isinstance(step, int) or step < 0:
         raise ValueError(f"damaged risegrad state: step must be an integer >= 0, got {step!r}")
     return step, _differences(entry["settings"], settings)

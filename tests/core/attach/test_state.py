@@ -280,6 +280,10 @@ DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     ),
     "step is true": (lambda s: entry(s).update(step=True), "integer >= 0, got True"),
     "step below zero": (lambda s: entry(s).update(step=-1), "integer >= 0, got -1"),
+    "step of too many bits": (
+        lambda s: entry(s).update(step=2**70),
+        rf"step must be below 2\*\*63, got {2**70}",
+    ),
     "step is a fraction": (lambda s: entry(s).update(step=1.5), "integer >= 0, got 1.5"),
     "settings is a list": (
         lambda s: entry(s).update(settings=[]),
