@@ -1,8 +1,10 @@
 """Sums, files and words."""
 
 import json
+import random
 import struct
 import sys
+import warnings
 
 import pytest
 import torch
@@ -163,7 +165,7 @@ LOW = {"a|inputs|vectors": torch.eye(2)[:, :1].contiguous(), "a|inputs|values": 
        "a|inputs|rest": torch.tensor(0.5), "a|outputs|matrix": torch.eye(2)}  # fmt: skip
 FILES = [
     ({"format": "other"}, "format must be 'risegrad memory', got 'other'"),
-    ({"version": "9"}, "version must be 1, got '9'"),
+    ({"version": "9"}, "version must be 2, got '9'"),
     ({"about": "{"}, "Expecting property name"),
     ({"about": "[]"}, "list indices must be"),
     ({"about": {"layers": {}}}, "tensors of no layer, the first is 'a"),
@@ -193,11 +195,17 @@ FILES = [
      "inputs of layer 'a': a factor must be float32 or float64"),
     ({"tensors": LOW | {"a|inputs|values": torch.ones(2)}}, "do not fit each other"),
     ({"tensors": LOW | {"a|inputs|rest": torch.tensor(-1.0)}}, "must not be negative"),
+    ({"tensors": LOW | {"a|inputs|rest": torch.tensor(1.5)}},
+     "the rest of a factor must not be above its eigenvalues, got 1.5 beside 1"),
     ({"tensors": LOW | {"a|inputs|vectors": torch.ones(2, 1)}}, "must be orthonormal"),
     ({"tensors": LOW | {"b|inputs|matrix": torch.eye(2)}}, "tensors of no layer, the first is 'b"),
 ]  # fmt: skip
 
 
+unchecked = pytest.mark.filterwarnings("ignore:memory file .* has no checksum")
+
+
+@unchecked
 @pytest.mark.parametrize(("changes", "message"), FILES)
 def test_damaged_files_are_named(tmp_path, changes, message):
     path = write(tmp_path / "kept.safetensors", **changes)
@@ -207,6 +215,36 @@ def test_damaged_files_are_named(tmp_path, changes, message):
     assert "kept.safetensors" in str(caught.value)
 
 
+def test_any_flipped_bit_is_damage(tmp_path):
+    path = tmp_path / "kept.safetensors"
+    memory(rank=2).save(path)
+    content, drawn = path.read_bytes(), random.Random(0)
+    header = 8 + struct.unpack("<Q", content[:8])[0]
+    bits = [
+        *drawn.sample(range(8 * header), 200),
+        *drawn.sample(range(8 * header, 8 * len(content)), 200),
+    ]
+    for bit in bits:
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"damaged memory file '.*kept.safetensors'"):
+            Memory.load(path)
+
+
+def test_a_file_without_a_checksum_loads_and_says_so(tmp_path):
+    path = write(tmp_path / "kept.safetensors")
+    with pytest.warns(UserWarning, match=r"kept.safetensors' has no checksum, .* save the memory"):
+        old = Memory.load(path)
+    old.save(path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert Memory.load(path) == old
+    with pytest.raises(ValueError, match=r"damaged memory file .*: no 'sha256'"):
+        Memory.load(write(path, version="2"))
+
+
+@unchecked
 def test_a_good_file_of_someone_else_loads(tmp_path):
     assert list(Memory.load(write(tmp_path / "kept.safetensors"))) == ["a"]
     assert Memory.load(write(tmp_path / "low.safetensors", tensors=LOW))["a"].inputs.rank == 1
@@ -267,6 +305,16 @@ def test_the_text_tells_what_is_kept():
     assert f"{kept.inputs.effective_dimension(0.3):.1f}/5" in row
     assert f"{kept.bytes} B" in row
     assert "0.weight: exempt" in shown
+
+
+def test_names_that_steer_a_terminal_are_written_out():
+    found = memory()
+    name = "a\x1b[2J\u202eb"
+    shown = str(Memory({name: found["0"]}, uncovered={"c\rd": "e\nf", "größe": "g"}))
+    assert "\x1b" not in shown
+    assert r"a\x1b[2J\u202eb" in shown
+    assert r"  c\rd: e\nf" in shown
+    assert "größe" in shown
 
 
 def test_controls():

@@ -1,16 +1,29 @@
 """The same factors as a penalty and after the fact."""
 
+import copy
+
 import pytest
 import torch
 from peft import LoraConfig
 from transformers import T5Config, T5ForConditionalGeneration
 
 import risegrad
-from curvature.memory.subjects import bert, dense, gpt2, network, t5, texts, vectors, with_lora
+from curvature.memory.subjects import (
+    bert,
+    dense,
+    generator,
+    gpt2,
+    network,
+    t5,
+    texts,
+    vectors,
+    with_lora,
+)
 from curvature.memory.test_sides import Pictures, images, inputs_only, weight_of
 from references import assert_close
 from risegrad.curvature.memory.anchor import Anchor
 from risegrad.curvature.memory.layer_names import named_parameters, role_of
+from risegrad.curvature.memory.retraction import interpolate, retract
 
 SUBJECTS = {
     "linear": (network, vectors),
@@ -361,3 +374,52 @@ def test_a_retracted_lora_of_which_one_matrix_was_trained():
     for name, share in shares.items():
         wanted = share * after[name] + (1 - share) * before[name]
         assert (weight_of(model, name) - wanted).abs().max() < 1e-9
+
+
+@pytest.mark.parametrize("way", ["retract", "interpolate"])
+def test_a_merged_lora_is_not_taken_back(way):
+    """Changing A and B would move nothing, and unmerging would then spoil the weight under it."""
+    model = with_lora(t5(), ["q"], filled=False)
+    memory = risegrad.remember(model, texts(), examples=None)
+    anchor = memory.anchor(model)
+    for name, p in model.named_parameters():
+        p.data += 0.1 * ("lora_B" in name)
+    expected = copy.deepcopy(model)
+
+    def back(m):
+        return retract(m, anchor, memory) if way == "retract" else interpolate(m, anchor, 0.5)
+
+    model.merge_adapter()
+    with pytest.raises(ValueError, match=r"the LoRA of layer encoder\S+\.q.* is merged .*unmerge"):
+        back(model)
+    model.unmerge_adapter()
+    assert back(model) == back(expected)
+    for a, b in zip(model.parameters(), expected.parameters(), strict=True):
+        assert (a - b).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("before", ["the plain model", "nothing", "peft's state"])
+@pytest.mark.parametrize("trained", [True, False])
+def test_a_head_that_peft_saves_whole_is_taken_back(before, trained):
+    """Frozen too, as ``PeftModel.from_pretrained`` leaves it."""
+    model = with_lora(bert(), ["query"], filled=False, modules_to_save=["classifier"])
+    memory = risegrad.remember(model, inputs_only(), examples=None)
+    head = model.base_model.model.classifier
+    start = head.original_module.weight.clone()
+    given = {
+        "the plain model": {n: v.clone() for n, v in bert().state_dict().items()},
+        "nothing": {},
+        "peft's state": {n: v.clone() for n, v in model.state_dict().items()},
+    }[before]
+    drawn = generator(5)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if p.requires_grad and "lora_A" not in name:
+                p += 0.1 * torch.randn(p.shape, generator=drawn, dtype=p.dtype)
+    end = head.modules_to_save["default"].weight.detach().clone()
+    if not trained:
+        model.requires_grad_(False)
+    share = risegrad.retract(model, given, memory)["classifier"]
+    assert 0 < share < 1
+    assert_close(head.modules_to_save["default"].weight.detach(), torch.lerp(start, end, share))
+    assert torch.equal(head.original_module.weight, start)

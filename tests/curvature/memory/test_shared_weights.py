@@ -73,6 +73,15 @@ def test_two_linear_layers(part, trained):
         remember(model, torch.randn(8, 4), layers=["a", "b"])
 
 
+def test_a_frozen_weight_of_two_layers_whose_biases_are_trained():
+    """Thawed later, it would be filtered as the first layer's alone."""
+    model = Twins("weight")
+    model.a.weight.requires_grad_(False)
+    found = remember(model, torch.randn(8, 4))
+    assert list(found) == ["head"]
+    assert found.uncovered["b.bias"] == "a and b share one weight"
+
+
 def test_strict_asks_for_what_is_trained():
     remember(Twins("weight").requires_grad_(False), torch.randn(8, 4), strict=True)
     with pytest.raises(ValueError, match=r"strict: a.weight \(a and b share one weight\)"):

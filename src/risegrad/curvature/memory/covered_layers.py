@@ -46,6 +46,12 @@ class Layer:
         """Whether any parameter of the layer is trained."""
         return any(p.requires_grad for p in self.module.parameters())
 
+    @property
+    def adapted(self) -> bool:
+        """Whether something beside the layer's own weight and bias is trained: a LoRA."""
+        own = {id(p) for p in self.base._parameters.values()}
+        return any(p.requires_grad and id(p) not in own for p in self.module.parameters())
+
 
 def sizes_of(kind: str, shape: Sequence[int]) -> tuple[int, int]:
     """Inputs and outputs of a map whose weight is stored in this shape.
@@ -172,7 +178,7 @@ def _tied(model: nn.Module, layers: dict[str, Layer], known: set[str]) -> dict[s
     """Layers that share a weight or a bias: its curvature is not a single product.
 
     Frozen ones too: once thawed, the tensor has one name, which stands for all its places. Only
-    where something else of the layer is trained (a LoRA), that is the layer's own.
+    what is trained on top of it (a LoRA) is the layer's own.
     """
     homes: dict[int, dict[str, None]] = {}
     for name, module in model.named_modules():
@@ -186,7 +192,8 @@ def _tied(model: nn.Module, layers: dict[str, Layer], known: set[str]) -> dict[s
             shared = [*homes.get(id(tensor), ())]
             if part == "bias":  # some heads hold the bias of their last layer a second time
                 shared = [home for home in shared if home in known]
-            if len(shared) > 1 and (tensor.requires_grad or not layer.trained):
+            on_top = layer.trained if part == "bias" else layer.adapted
+            if len(shared) > 1 and (tensor.requires_grad or not on_top):
                 found[name] = f"{' and '.join(shared)} share one {part}"
     return found
 

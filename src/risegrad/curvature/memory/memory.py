@@ -20,6 +20,7 @@ from risegrad.curvature.memory.covered_layers import all_layers
 from risegrad.curvature.memory.factor import Factor
 from risegrad.curvature.memory.layer_memory import LayerMemory
 from risegrad.curvature.memory.layer_names import role_of
+from risegrad.curvature.memory.many_ranks import check_unsharded
 from risegrad.curvature.memory.memory_files import read_memory, write_memory
 from risegrad.curvature.memory.memory_side import Side
 from risegrad.curvature.memory.parameter_sides import Bound, Named, ParameterSides
@@ -40,7 +41,12 @@ def table(memory: Memory, damping: float = DAMPING) -> str:
     if memory.uncovered:
         tail.append(f"not covered, left as plain training leaves it ({len(memory.uncovered)}):")
         tail += [f"  {name}: {reason}" for name, reason in memory.uncovered.items()]
-    return "\n".join([title, *text_columns([HEAD, *rows]), *tail])
+    return "\n".join(map(_printable, [title, *text_columns([HEAD, *rows]), *tail]))
+
+
+def _printable(line: str) -> str:
+    """Names may come from a file of someone else: what would steer a terminal is written out."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
 
 
 def _row(name: str, layer: LayerMemory, damping: float) -> tuple[str, ...]:
@@ -225,6 +231,7 @@ class Memory(Mapping[str, LayerMemory]):
 
     def anchor(self, model: nn.Module) -> Anchor:
         """The trained parameters of the remembered layers as they are now, for a penalty."""
+        check_unsharded(model, "an anchor")
         return anchor_of(self, model)
 
     def penalty(self, model: nn.Module, anchor: Anchor | None = None) -> Tensor:
@@ -233,11 +240,13 @@ class Memory(Mapping[str, LayerMemory]):
         Without an anchor, LoRA is measured from zero: the weights under it are what was remembered.
         Not so with PiSSA and OLoRA, which begin with ``BA`` other than zero: give them an anchor.
         """
+        check_unsharded(model, "a penalty")
         found = layer_damages(self, model, anchor or Anchor({}))
         return torch.stack([*found.values()]).sum()
 
     def damage(self, before: Anchor, after: nn.Module) -> dict[str, float]:
         """The same as numbers, by layer: the rise per prediction that the memory foretells."""
+        check_unsharded(after, "damage")
         with torch.no_grad():
             found = layer_damages(self, after, before)
         return {name: float(value) for name, value in found.items()}

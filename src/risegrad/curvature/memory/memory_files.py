@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,14 +16,16 @@ from torch import Tensor
 from risegrad.common.atomic_files import write_bytes
 from risegrad.common.checks import check_number
 from risegrad.common.optional_imports import need
-from risegrad.curvature.memory.factor import Factor, check_not_negative
+from risegrad.curvature.memory.factor import NEGATIVE, Factor, check_not_negative
 from risegrad.curvature.memory.layer_memory import PARTS, LayerMemory
 from risegrad.curvature.memory.memory_side import Diagonal, Side
 
 if TYPE_CHECKING:
     from risegrad.curvature.memory.memory import Memory
 
-FORMAT, VERSION = "risegrad memory", 1
+FORMAT, VERSION = "risegrad memory", 2
+UNCHECKED = 1
+"""The version whose files have no checksum."""
 BETWEEN = "|"
 """Between the layer, the part and the piece in a tensor's name."""
 
@@ -45,9 +49,25 @@ def _as_safetensors(memory: Memory) -> bytes:
         "source": memory.source,
         "layers": {name: _about(layer) for name, layer in memory.items()},
     }
-    metadata = {"format": FORMAT, "version": str(VERSION), "about": json.dumps(about)}
+    text = json.dumps(about)
+    metadata = {
+        "format": FORMAT,
+        "version": str(VERSION),
+        "about": text,
+        "sha256": _checksum(text, tensors),
+    }
     content: bytes = torch_form.save(tensors, metadata)
     return content
+
+
+def _checksum(about: str, tensors: Mapping[str, Tensor]) -> str:
+    """Of all that a file says: its words, and every tensor with its name, dtype and shape."""
+    digest = hashlib.sha256(about.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def packed(memory: Memory) -> Tensor:
@@ -84,8 +104,17 @@ def read_memory(path: Path) -> dict[str, Any]:
     try:
         with safetensors.safe_open(path, framework="pt") as opened:
             metadata = opened.metadata() or {}
-            _check_format(metadata)
-            return _memory(json.loads(metadata["about"]), opened)
+            version = _version(metadata)
+            tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118 - no mapping
+        if version == UNCHECKED:
+            warnings.warn(
+                f"memory file {str(path)!r} has no checksum, so damage to its numbers would not "
+                "show: save the memory again to have one",
+                stacklevel=3,
+            )
+        elif metadata["sha256"] != _checksum(metadata["about"], tensors):
+            raise ValueError("its checksum is of another content: the file was changed or damaged")
+        return _memory(json.loads(metadata["about"]), tensors)
     except (safetensors.SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
         raise _damaged(path, error) from error
     except (FloatingPointError, AttributeError, RecursionError) as error:
@@ -97,18 +126,20 @@ def _damaged(path: Path, error: Exception) -> ValueError:
     return ValueError(f"damaged memory file {str(path)!r}: {shown}")
 
 
-def _check_format(metadata: Mapping[str, str]) -> None:
+def _version(metadata: Mapping[str, str]) -> int:
     if metadata.get("format") != FORMAT:
         raise ValueError(f"format must be {FORMAT!r}, got {metadata.get('format')!r}")
-    if metadata.get("version") != str(VERSION):
+    known = {str(version): version for version in (UNCHECKED, VERSION)}
+    if metadata.get("version") not in known:
         raise ValueError(f"version must be {VERSION}, got {metadata.get('version')!r}")
+    return known[metadata["version"]]
 
 
-def _memory(about: Any, opened: Any) -> dict[str, Any]:
-    names = set(opened.keys())
-    layers = {name: _layer(name, found, opened, names) for name, found in about["layers"].items()}
-    if names:
-        raise ValueError(f"it holds tensors of no layer, the first is {sorted(names)[0]!r}")
+def _memory(about: Any, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """Takes out of ``tensors`` what belongs to layers: nothing may be left."""
+    layers = {name: _layer(name, found, tensors) for name, found in about["layers"].items()}
+    if tensors:
+        raise ValueError(f"it holds tensors of no layer, the first is {sorted(tensors)[0]!r}")
     if not layers:
         raise ValueError("it holds no layer")
     rank = about["rank"]
@@ -121,7 +152,7 @@ def _memory(about: Any, opened: Any) -> dict[str, Any]:
     return {"layers": layers, "rank": rank, "uncovered": uncovered, "source": source}
 
 
-def _layer(name: str, found: Any, opened: Any, names: set[str]) -> LayerMemory:
+def _layer(name: str, found: Any, tensors: dict[str, Tensor]) -> LayerMemory:
     kind = found["kind"]
     if kind not in PARTS:
         raise ValueError(f"layer {name!r} is of the unknown kind {kind!r}")
@@ -139,10 +170,9 @@ def _layer(name: str, found: Any, opened: Any, names: set[str]) -> LayerMemory:
     parts = {}
     for part in PARTS[kind]:
         start = f"{name}{BETWEEN}{part}{BETWEEN}"
-        own = {key for key in names if key.startswith(start)}
-        names -= own
+        own = [key for key in tensors if key.startswith(start)]
         try:
-            parts[part] = side_of({key[len(start) :]: opened.get_tensor(key) for key in own})
+            parts[part] = side_of({key[len(start) :]: tensors.pop(key) for key in own})
         except (ValueError, FloatingPointError) as error:
             raise ValueError(f"{part} of layer {name!r}: {error}") from error
         if kind == "norm" and not isinstance(parts[part], Diagonal):
@@ -173,6 +203,12 @@ def side_of(tensors: Mapping[str, Tensor]) -> Side:
     found = Factor.of_eigenpairs(vectors, values, rest)
     if bool((values < 0).any()) or float(rest) < 0:
         raise ValueError("eigenvalues of a factor must not be negative")
+    # The rest is the mean of what is smaller than every kept one.
+    if float(rest - values.min()) > NEGATIVE * float(values.max()):
+        raise ValueError(
+            f"the rest of a factor must not be above its eigenvalues, got {float(rest):.3g} beside "
+            f"{float(values.min()):.3g}"
+        )
     off = (vectors.T @ vectors - torch.eye(len(values)).to(vectors)).abs().max()
     if float(off) > 1e-2:
         raise ValueError("eigenvectors of a factor must be orthonormal")

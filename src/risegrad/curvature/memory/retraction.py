@@ -8,15 +8,23 @@ from the sums of ``c`` and ``h``, is the interpolation of weights that people kn
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from risegrad.common.checks import check_choice, check_number
+from risegrad.core.blocks import listing
 from risegrad.core.parameter_names import plain_name
 from risegrad.curvature.memory.anchor import Anchor, Moved, layer_damages, moved_parameters
-from risegrad.curvature.memory.layer_names import Role, named_parameters, role_of
+from risegrad.curvature.memory.layer_names import (
+    Role,
+    layer_name,
+    named_parameters,
+    role_of,
+)
+from risegrad.curvature.memory.many_ranks import check_unsharded
 from risegrad.curvature.memory.memory import Memory
 from risegrad.curvature.memory.memory_side import Diagonal
 from risegrad.curvature.memory.parameter_sides import pairs_in_use
@@ -37,14 +45,17 @@ def retract(
     ``before``: ``memory.anchor(model)`` or the model's ``state_dict()`` (copied) from before the
     training. What has moved since then is taken back, also if it is frozen by now. A LoRA that a
     state does not hold has come since, and goes back towards zero; PiSSA and OLoRA do not begin
-    there, so give an anchor for them. ``new``: a memory of the new task, which says what each
+    there, so give an anchor for them. A head that peft saves whole goes back to the one that was
+    there before it. ``new``: a memory of the new task, which says what each
     layer's change is worth to it; without, a change is worth what it would cost the old if that had
     no preferred directions. A LoRA takes the nearest weight of its rank. Layers that the memory
     does not know stay.
     """
     check_choice("per", per, ("layer", "model"))
+    check_unsharded(model, "retract")
     weight = check_number("strength", strength, at_least=0)
     anchor = _anchor(model, before)
+    _check_apart(model, memory)
     cost = _numbers(layer_damages(memory, model, anchor))
     worth = _numbers(layer_damages(_flat(memory) if new is None else new, model, anchor))
     if missing := [name for name in cost if name not in worth]:
@@ -62,8 +73,10 @@ def retract(
 def interpolate(model: nn.Module, before: Anchor | Mapping[str, Tensor], share: float) -> None:
     """Keep one share of every change since ``before``, in place: ``retract`` without a memory."""
     kept = check_number("share", share, at_least=0, at_most=1)
+    check_unsharded(model, "interpolate")
     anchor = _anchor(model, before)
     layers = {role_of(name).layer for name in anchor.values}
+    _check_apart(model, layers)
     for parts in moved_parameters(layers, model, anchor).values():
         _apply(parts, kept)
 
@@ -84,14 +97,28 @@ def _numbers(damages: Mapping[str, Tensor]) -> dict[str, float]:
     return {name: float(value) for name, value in damages.items()}
 
 
+def _check_apart(model: nn.Module, layers: Collection[str]) -> None:
+    """Each LoRA stands beside its weight: of one that is merged, changing A and B moves nothing."""
+    merged = [
+        layer
+        for name, module in model.named_modules()
+        if getattr(module, "merged_adapters", ()) and (layer := layer_name(name)) in layers
+    ]
+    if merged:
+        raise ValueError(
+            f"the LoRA of layer {listing(merged)} is merged into the weight: call "
+            "model.unmerge_adapter() first"
+        )
+
+
 def _anchor(model: nn.Module, before: Anchor | Mapping[str, Tensor]) -> Anchor:
     if isinstance(before, Anchor):
         return before
     known = {plain_name(name): value for name, value in before.items()}
     found: dict[str, Tensor] = {}
-    pairs = pairs_in_use(model)
+    pairs, replaced = pairs_in_use(model), _replaced(model, known)
     for name, now in named_parameters(model).items():
-        role, then = role_of(name), known.get(name)
+        role, then = role_of(name), known.get(name, replaced.get(name))
         if then is not None and (now.requires_grad or _differs(then, now)):
             found[name] = then
         elif then is None and role.part == "lora_B" and (role.layer, role.adapter) in pairs:
@@ -102,6 +129,22 @@ def _anchor(model: nn.Module, before: Anchor | Mapping[str, Tensor]) -> Anchor:
                 "state_dict() before the training, value.clone() for each"
             )
     return Anchor(found)
+
+
+def _replaced(model: nn.Module, known: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What stood where peft trains a whole layer (``modules_to_save``), by the name of the copy in
+    use: as a state of the plain model has it, or as peft keeps it beside the copy."""
+    found: dict[str, Tensor] = {}
+    for name, module in model.named_modules():
+        if not (hasattr(module, "modules_to_save") and hasattr(module, "original_module")):
+            continue
+        wrapper: Any = module
+        used = {*getattr(wrapper, "active_adapters", wrapper.modules_to_save)}
+        for adapter in used & {*wrapper.modules_to_save}:
+            for part, value in wrapper.original_module.named_parameters():
+                own = plain_name(f"{name}.modules_to_save.{adapter}.{part}")
+                found[own] = known.get(layer_name(f"{name}.{part}"), value)
+    return found
 
 
 def _differs(then: Tensor, now: Tensor) -> bool:
