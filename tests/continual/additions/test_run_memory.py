@@ -351,12 +351,3 @@ def test_an_informed_rule_without_a_memory_is_an_error(small):
     session = small.session(0, rule="informed")
     with pytest.raises(ValueError, match="rule 'informed' of group 'body' needs the run's memory"):
         small.training(session)
-
-
-def test_layers_that_are_sketched_elsewhere_are_kept_whole(make_small, monkeypatch):
-    """The lab asks for as many eigenpairs as its widest layer has."""
-    plain, wide = (RunMemory(MemorySettings(), 0) for _ in range(2))
-    make_small().learn(0, plain)
-    monkeypatch.setattr("risegrad.curvature.memory.layer_watch.DENSE", 1)
-    make_small().learn(0, wide)
-    assert wide.memory == plain.memory

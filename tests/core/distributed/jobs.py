@@ -5,7 +5,7 @@ The same functions run in the test's own process with ``engine="plain"``: that i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -35,6 +35,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from risegrad.core.attachment import Attachment, On, attach
 from risegrad.core.shapers import Shaper
+from risegrad.curvature.memory.anchor import Anchor
+from risegrad.curvature.memory.memory import Memory
+from risegrad.curvature.memory.remembering import remember
+from risegrad.curvature.memory.retraction import interpolate, retract
 
 BATCH = 8
 INPUTS = 6
@@ -107,7 +111,17 @@ class Adapted(nn.Module):
         return self.second(torch.tanh(self.first(x)))
 
 
-MODELS = {model.__name__: model for model in (Net, Wide, Even, Idle, Adapted)}
+class Normed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Linear(INPUTS, 7), nn.LayerNorm(7)
+        self.second = nn.Linear(7, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.norm(torch.tanh(self.first(x))))
+
+
+MODELS = {model.__name__: model for model in (Net, Wide, Even, Idle, Adapted, Normed)}
 OPTIMIZERS: dict[str, Any] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
     "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
@@ -304,6 +318,48 @@ def refused(rank: int, size: int, setting: Setting) -> tuple[str, bool]:
         after = run.shaped()
         return str(error), all(torch.equal(before[name], after[name]) for name in before)
     return "no error", False
+
+
+def remembered(
+    rank: int, size: int, setting: Setting, given: str, rank_kept: int | None = None
+) -> dict[str, Any]:
+    """What is remembered of three batches, of which each process has its own, or all have all."""
+    model = start(setting, rank, size).model
+    pairs = [batch(number, setting.dtype) for number in range(3)]
+    batches = [(x, y.argmax(-1)) for x, y in pairs]
+    mine = batches if given == "the same" else batches[rank::size]
+    memory = remember(model, mine, examples=20, rank=rank_kept)
+    found = {
+        f"{name} {part}": side.product(torch.eye(side.dim, dtype=setting.dtype))
+        for name, layer in memory.items()
+        for part, side in layer.parts.items()
+    }
+    counts = [memory.source["examples"], memory.source["predictions"]]
+    return {"sides": found, "counts": counts, "hash": memory.hash}
+
+
+def memory_refusals(rank: int, size: int, setting: Setting, memory: Memory) -> list[str]:
+    """What penalties and the like say of a model that is cut, and ``remember`` of some."""
+    model = start(setting, rank, size).model
+    x = torch.ones(4, INPUTS, dtype=setting.dtype)
+    asked: list[Callable[[], Any]] = [
+        lambda: memory.anchor(model),
+        lambda: memory.penalty(model),
+        lambda: memory.damage(Anchor({}), model),
+        lambda: retract(model, {}, memory),
+        lambda: interpolate(model, {}, 0.5),
+    ]
+    if setting.engine == "tensor parallel":
+        asked = [lambda: remember(model, [x])]
+    found = []
+    for ask in asked:
+        try:
+            ask()
+        except NotImplementedError as error:
+            found.append(str(error))
+        else:
+            found.append("no error")
+    return found
 
 
 def flattened(rank: int, size: int, shaper: Shaper) -> str:

@@ -66,19 +66,15 @@ def overflowing():
 
 
 CASES = [
-    (lambda: remembered(layer=["0"]), TypeError,
-     "remember: 'layer' is unknown, did you mean 'layers'"),
     (lambda: remembered(batches=[]), ValueError, "batches must hold at least one batch, got none"),
-    (lambda: remembered(batches=DATA, examples=11), ValueError,
-     r"batches must hold 11 examples, got 10: give more, or pass examples=10 \(or None"),
-    (lambda: risegrad.remember(network(), DATA), ValueError, "must hold 256 examples, got 10"),
     (lambda: remembered(examples=0), ValueError, "examples must be an integer >= 1, got 0"),
     (lambda: remembered(batches=DATA[0][0]), TypeError, "list or a loader of batches, got Tensor"),
     (lambda: remembered(batches=5), TypeError, "list or a loader of batches, got int"),
     (lambda: remembered(batches=[DATA[0], DATA[0][0]]), ValueError, "all have the form of the fir"),
     (lambda: remembered(batches=[(DATA[0][0][:0], DATA[0][1][:0])]), ValueError,
      "a batch must hold at least one example"),
-    (lambda: remembered(batches=["text"]), ValueError, "a batch must hold at least one example"),
+    (lambda: remembered(batches=["text"]), TypeError, "there is no tokenizer: give tokenizer="),
+    (lambda: remembered(batches=[3]), ValueError, "a batch must hold at least one example"),
     (lambda: remembered(batches=[(*DATA[0], 1)]), TypeError, "pass predict= for another form"),
     (lambda: remembered(batches=[(DATA[0][0], None)]), TypeError, "pass predict= for another form"),
     (lambda: remembered(batches=[(x, torch.full_like(y, -100)) for x, y in DATA]), ValueError,

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 import risegrad
-from risegrad.curvature.memory.layer_watch import COLUMNS, DENSE
-from risegrad.curvature.memory.memory_size import BYTES, LEAST, MOST
+from risegrad.curvature.memory.memory_size import LEAST, MOST, RANK, SMALL
+from risegrad.curvature.memory.second_moments import COLUMNS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "informed.md").read_text(encoding="utf-8")
 
@@ -66,6 +66,6 @@ def test_attaching_as_the_page_says():
 
 
 def test_the_numbers_on_the_page():
-    assert f"({BYTES // 2**20} MiB), otherwise as many eigenpairs as fit, {LEAST} to {MOST}" in PAGE
-    assert f"above width {DENSE}" in PAGE
+    assert f"take {SMALL // 2**20} MiB at most, otherwise {RANK} eigenpairs of each" in PAGE
+    assert f"otherwise as many eigenpairs as fit, {LEAST} to {MOST}." in PAGE
     assert f"d ({COLUMNS}k + 8)" in PAGE

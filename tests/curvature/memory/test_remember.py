@@ -1,6 +1,8 @@
 """What is gathered, against loops and exact Fisher matrices."""
 
 import copy
+import threading
+import time
 
 import pytest
 import torch
@@ -24,9 +26,11 @@ from curvature.memory.subjects import (
 from references import STANDARD_ERRORS, assert_close
 from risegrad.continual.language.lora_layers import add_lora
 from risegrad.continual.vision.adapters import Adapter
-from risegrad.curvature.memory import layer_watch
+from risegrad.curvature.memory import remembering_shown
 from risegrad.curvature.memory.covered_layers import all_layers
 from risegrad.curvature.memory.layer_names import named_parameters, role_of
+from risegrad.curvature.memory.memory_size import SMALL
+from risegrad.curvature.memory.second_moments import GatheredMoments, RandomColumns, sides_of
 
 ATTENTION = "encoder.block.0.layer.0.SelfAttention."
 
@@ -283,6 +287,86 @@ def test_examples_are_counted_and_the_last_batch_is_cut():
     assert_same(found, remember(network(), [(x, y), (x2[:2], y2[:2])]))
 
 
+@pytest.mark.parametrize("options", [{}, {"examples": 11}])
+def test_fewer_examples_than_asked_for_are_used(options):
+    found = risegrad.remember(network(), vectors(), **options)
+    assert found == remember(network(), vectors())
+
+
+def test_what_cannot_be_remembered_is_said_after_the_first_batch():
+    class Still(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.head = nn.Linear(4, 4).double(), nn.Linear(4, 3).double()
+
+        def forward(self, x):
+            with torch.no_grad():
+                x = self.inner(x)
+            return self.head(x)
+
+    seen = []
+    with pytest.raises(ValueError, match="layer inner: it runs without gradients"):
+        remember(Still(), vectors(), progress=lambda *at: seen.append(at))
+    assert not seen
+
+
+def test_threads_take_turns():
+    model, expected = network(), remember(network(), vectors())
+    inside, found, errors = [], [], []
+
+    def predict(m, batch):
+        inside.append(threading.get_ident())
+        time.sleep(0.05)  # long enough for another thread to come in
+        if len({*inside}) > 1:
+            errors.append("two threads at once")
+        made = m(batch[0]), batch[1]
+        inside.pop()
+        return made
+
+    def work():
+        found.append(remember(model, vectors(), predict=predict))
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert [memory == expected for memory in found] == [True] * 3
+
+
+def test_progress_is_shown_where_it_takes_long(monkeypatch, capsys):
+    def slow(m, batch):
+        time.sleep(0.05)
+        return m(batch[0]), batch[1]
+
+    remember(network(), vectors(), predict=slow)
+    assert capsys.readouterr().err == ""  # short, and no terminal
+    monkeypatch.setattr(remembering_shown, "LATE", 0.01)
+    remember(network(), vectors(), predict=slow, progress=False)
+    assert capsys.readouterr().err == ""
+    remember(network(), vectors(), predict=slow, examples=10)
+    assert "remember" in (shown := capsys.readouterr().err)
+    assert "10/10" in shown
+
+
+class Words:
+    """As much of a tokenizer as texts need."""
+
+    eos_token, eos_token_id, pad_token_id, model_max_length = "<eos>", 0, 0, 8
+
+    def __call__(self, text, **_):
+        return {"input_ids": [len(word) for word in text.split()]}
+
+
+def test_texts_with_a_tokenizer():
+    found = risegrad.remember(gpt2(), ["one two three", "four fives"] * 4, tokenizer=Words())
+    assert found.source["examples"] == 8
+    assert found.source["predictions"] == 4 * (2 + 1)
+    with pytest.raises(TypeError, match="there is no tokenizer: give tokenizer="):
+        risegrad.remember(gpt2(), ["one two three"])
+
+
 def test_the_seed_decides_the_draws():
     model = network()
     assert remember(model, vectors()) == remember(model, vectors())
@@ -439,28 +523,60 @@ def test_fused_encoder_layers_are_not_passed_by():
 
 
 @pytest.mark.parametrize("rank", [2, 3])
-def test_sketches_find_the_top_of_large_factors(monkeypatch, rank):
+def test_sketches_find_the_top_of_large_factors(rank):
     """With fewer rows than columns of the sketch the top is exact; the trace always is."""
+    asked, expected = {}, {}
+    for number, count in enumerate((9, 1, 0, 6)):  # all are decomposed together
+        rows = torch.randn(count, 40, generator=generator(number), dtype=torch.float64)
+        rows *= torch.logspace(1, -1, count, dtype=torch.float64)[:, None]
+        exact, sketch = (GatheredMoments(40, wanted, RandomColumns(0)) for wanted in (None, rank))
+        exact.add(rows)
+        for part in rows.split(4):
+            sketch.add(part)
+        assert 0 < sketch.columns <= 20
+        expected["layer", str(number)] = exact.side(9.0).truncated(rank)
+        asked["layer", str(number)] = (sketch, 9.0)
+    for key, found in sides_of(asked).items():
+        assert found.rank == rank
+        assert found.trace == pytest.approx(expected[key].trace, rel=1e-12)
+        most = expected[key].dense().abs().max()
+        assert (found.dense() - expected[key].dense()).abs().max() <= 1e-6 * most
+
+
+def test_a_sketch_of_a_flat_spectrum_has_no_rest_above_its_eigenvalues():
+    rows = torch.randn(4000, 100, generator=generator())
+    sketch = GatheredMoments(100, 8, RandomColumns(0))
+    sketch.add(rows)
+    found = sides_of({("layer", "inputs"): (sketch, 4000.0)})["layer", "inputs"]
+    assert found.eigen.rest <= found.eigen.values.min()
+    assert found.trace == pytest.approx(float(rows.square().sum()) / 4000, rel=1e-5)
+
+
+def test_a_sketch_protects_like_the_true_top():
+    """Of a slowly falling spectrum: what filtered moves of one length still damage."""
     drawn = generator()
-    rows = torch.randn(9, 40, generator=drawn, dtype=torch.float64)
-    rows *= torch.logspace(1, -1, 9, dtype=torch.float64)[:, None]
-    exact = layer_watch.GatheredMoments(40, None, 0)
+    scale = torch.arange(1, 301, dtype=torch.float64) ** -0.5
+    rows = torch.randn(2000, 300, generator=drawn, dtype=torch.float64) * scale
+    exact, sketch = (GatheredMoments(300, wanted, RandomColumns(0)) for wanted in (None, 16))
     exact.add(rows)
-    expected = exact.factor(9.0).truncated(rank)
-    monkeypatch.setattr(layer_watch, "DENSE", 8)
-    sketch = layer_watch.GatheredMoments(40, rank, 0)
-    for part in rows.split(4):
-        sketch.add(part)
-    assert sketch.columns < 40
-    found = sketch.factor(9.0)
-    assert found.trace == pytest.approx(expected.trace, rel=1e-12)
-    assert (found.dense() - expected.dense()).abs().max() < 1e-6 * expected.dense().abs().max()
+    sketch.add(rows)
+    full, moves = exact.side(2000.0), torch.randn(300, 64, generator=drawn, dtype=torch.float64)
+
+    def damage(side):
+        moved = side.filtered(moves, 0.1)
+        return (moved * full.product(moved)).sum() / moved.square().sum()
+
+    found = sides_of({("layer", "inputs"): (sketch, 2000.0)})["layer", "inputs"]
+    assert damage(full) < damage(found) < 1.1 * damage(full.truncated(16))
 
 
-def test_the_rank_is_chosen_by_bytes():
+def test_the_rank_follows_from_what_is_small_or_from_a_budget():
     full = remember(network(), vectors())
     assert full.rank is None
-    assert "full factors, chosen by the byte budget" in str(full)
+    assert "full factors" in str(full)
+    wide = nn.Linear(2000, 3)
+    assert SMALL < 4 * 2000**2
+    assert remember(wide, [torch.randn(4, 2000)]).rank == 16
     small = remember(network(), vectors(), budget=280)
     assert small.rank == 4
     assert "4 eigenpairs of each factor and one number for the rest, chosen by" in str(small)

@@ -161,5 +161,19 @@ def _called_with(module: nn.Module, x: Tensor, weight: Tensor, bias: Tensor) -> 
     values = {name: b.to(x) for name, b in module.named_buffers() if b.is_floating_point()}
     for name, _ in module.named_parameters():
         values[name] = (weight if name == "weight" else bias).to(x)
-    found: Tensor = functional_call(module, values, (x,))
+    inside = {f"norm.{name}": value for name, value in values.items()}
+    found: Tensor = functional_call(_Bare(module), inside, (x,))
     return found
+
+
+class _Bare(nn.Module):
+    """A norm without its hooks: FSDP2's would put its own weights in the place of those given."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.norm: Any = norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What the norm makes of ``x``."""
+        found: Tensor = self.norm.forward(x)
+        return found

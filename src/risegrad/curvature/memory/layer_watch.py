@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from risegrad.core.whole_steps import exact_products
 from risegrad.curvature.memory.covered_layers import Layer
-from risegrad.curvature.memory.factor import Factor
 from risegrad.curvature.memory.layer_rows import (
     at_least_float32,
     input_rows,
@@ -26,107 +25,14 @@ from risegrad.curvature.memory.layer_rows import (
     norm_parts,
     output_rows,
 )
-from risegrad.curvature.memory.memory_side import Diagonal
-
-DENSE = 1024
-"""Up to this size a factor is added up in full, whatever its rank will be; above it only where a
-sketch would be no smaller."""
-COLUMNS = 4
-"""Columns of a sketch for each eigenpair that is wanted."""
-
-
-class GatheredMoments:
-    """``sum a a'`` over rows ``a``."""
-
-    def __init__(self, dim: int, rank: int | None, seed: int) -> None:
-        self.dim, self.rank, self.seed = dim, rank, seed
-        wanted = dim if rank is None or dim <= DENSE else COLUMNS * rank + 8
-        self.columns = wanted if wanted < dim else 0
-        self.total: Tensor | None = None
-        self.omega: Tensor | None = None
-        self.trace = 0.0
-
-    def add(self, rows: Tensor) -> None:
-        """Add the second moments of more rows."""
-        if self.total is None:
-            self._start(rows)
-        assert self.total is not None
-        if self.omega is None:
-            self.total.addmm_(rows.T, rows)
-        else:
-            self.total.addmm_(rows.T, rows @ self.omega)
-            self.trace += float(rows.square().sum(dtype=torch.float64))
-
-    def _start(self, rows: Tensor) -> None:
-        if self.columns:
-            generator = torch.Generator().manual_seed(self.seed)
-            drawn = torch.randn(self.dim, self.columns, generator=generator, dtype=torch.float64)
-            self.omega = torch.linalg.qr(drawn).Q.to(rows)
-        self.total = rows.new_zeros(self.dim, self.columns or self.dim)
-
-    def factor(self, divisor: float) -> Factor:
-        """The sum over ``divisor`` as a factor of the wanted rank."""
-        if self.total is None:
-            return self._zero(torch.float32)
-        if not bool(self.total.isfinite().all()):
-            raise FloatingPointError("not finite")
-        if self.omega is None:
-            return self._finish(Factor((self.total / divisor).cpu(), checked=True))
-        return self._nystroem(self.total.double().cpu() / divisor, self.trace / divisor)
-
-    def _nystroem(self, sketch: Tensor, trace: float) -> Factor:
-        """``Y (Omega' Y)^+ Y'`` of ``Y = F Omega``, with a shift that keeps its root stable."""
-        assert self.omega is not None
-        assert self.rank is not None
-        omega, dtype = self.omega.double().cpu(), self.omega.dtype
-        if trace == 0:
-            return self._zero(dtype)
-        shift = torch.finfo(dtype).eps * trace
-        shifted = sketch + shift * omega
-        inner = omega.T @ shifted
-        root = torch.linalg.cholesky((inner + inner.T) / 2)
-        half = torch.linalg.solve_triangular(root, shifted.T, upper=False).T
-        vectors, values, _ = torch.linalg.svd(half, full_matrices=False)
-        top = (values[: self.rank].square() - shift).clamp(min=0)
-        rest = max(trace - float(top.sum()), 0.0) / (self.dim - self.rank)
-        return Factor.of_eigenpairs(vectors[:, : self.rank].to(dtype), top.to(dtype), rest)
-
-    def _zero(self, dtype: torch.dtype) -> Factor:
-        """No row came, or all were zero: nothing to keep."""
-        if self.rank is None or self.rank >= self.dim:
-            return Factor(torch.zeros(self.dim, self.dim, dtype=dtype), checked=True)
-        vectors = torch.eye(self.dim, self.rank, dtype=dtype)
-        return Factor.of_eigenpairs(vectors, torch.zeros(self.rank, dtype=dtype), 0.0)
-
-    def _finish(self, full: Factor) -> Factor:
-        return full if self.rank is None else full.truncated(self.rank)
-
-
-class Squares:
-    """``sum a_i^2`` for every coordinate, or how often each token came."""
-
-    def __init__(self, dim: int) -> None:
-        self.dim = dim
-        self.total: Tensor | None = None
-
-    def add(self, rows: Tensor) -> None:
-        """Add the squares of more rows."""
-        self._add(rows.square().sum(0))
-
-    def count(self, tokens: Tensor, like: Tensor) -> None:
-        """Add how often each token occurs, which is the square of a one-hot row."""
-        self._add(torch.bincount(tokens, minlength=self.dim).to(like))
-
-    def _add(self, part: Tensor) -> None:
-        self.total = part if self.total is None else self.total + part
-
-    def diagonal(self, divisor: float) -> Diagonal:
-        """The sums divided by ``divisor``."""
-        total = torch.zeros(self.dim) if self.total is None else self.total.cpu()
-        if not bool(total.isfinite().all()):
-            raise FloatingPointError("not finite")
-        return Diagonal(total / divisor)
-
+from risegrad.curvature.memory.many_ranks import Ranks
+from risegrad.curvature.memory.second_moments import (
+    GatheredMoments,
+    Moments,
+    RandomColumns,
+    Squares,
+    add_up,
+)
 
 Callback = Callable[[Tensor], None]
 
@@ -151,14 +57,15 @@ class Seen(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         """Hand the gradient to the callback and pass it on unchanged."""
-        ctx.callback(grads[0])
+        callback, ctx.callback = ctx.callback, None  # it holds the layer's input
+        callback(grads[0])
         return grads[0], None, None
 
 
 class Watched:
     """The moments of one layer as they grow."""
 
-    def __init__(self, layer: Layer, rank: int | None, seed: int) -> None:
+    def __init__(self, layer: Layer, rank: int | None, random: RandomColumns) -> None:
         inputs, outputs = layer.sizes
         self.layer = layer
         self.called = self.differentiable = self.reached = False
@@ -167,14 +74,14 @@ class Watched:
         self.axis = -1
         """Of a norm, where its weights stand."""
         self.rows = 0
-        self.inputs: GatheredMoments | Squares
-        self.outputs: GatheredMoments | Squares
+        self.inputs: Moments
+        self.outputs: Moments
         if layer.kind in ("embedding", "norm"):
             self.inputs = Squares(inputs)
         else:
-            self.inputs = GatheredMoments(inputs, rank, seed)
+            self.inputs = GatheredMoments(inputs, rank, random)
         self.outputs = (
-            Squares(outputs) if layer.kind == "norm" else GatheredMoments(outputs, rank, seed + 1)
+            Squares(outputs) if layer.kind == "norm" else GatheredMoments(outputs, rank, random)
         )
 
     def compare(self, x: Tensor, out: Tensor) -> None:
@@ -226,6 +133,18 @@ class Watched:
         self.rows += len(d)
         self.outputs.add(d)
         self.inputs.add(d * normed.movedim(self.axis, -1).flatten(0, -2))
+
+
+def join(layers: Mapping[str, Watched], ranks: Ranks, device: torch.device) -> None:
+    """What all processes have seen of each layer, in all of them."""
+    own = [(w.called, w.differentiable, w.reached, w.plain, w.rows) for w in layers.values()]
+    everywhere = zip(*ranks.gather(own), strict=True)
+    for watched, seen in zip(layers.values(), everywhere, strict=True):
+        called, differentiable, reached, plain, rows = zip(*seen, strict=True)
+        watched.called, watched.reached, watched.rows = any(called), any(reached), sum(rows)
+        watched.differentiable = any(differentiable)
+        watched.plain = next((kind for kind in (False, True) if kind in plain), None)
+    add_up([t for w in layers.values() for t in (w.inputs, w.outputs)], ranks, device)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""How many eigenpairs a memory keeps by default: as many as its bytes allow."""
+"""How many eigenpairs a memory keeps where no rank is given."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Iterable
 
 from risegrad.common.checks import check_positive_int
 
-BYTES = 64 * 2**20
-"""What a memory may take: tens of megabytes, also for a model of billions of parameters."""
+SMALL = 10 * 2**20
+"""Up to so many bytes for the whole memory all factors are kept in full."""
+RANK = 16
+"""Eigenpairs of each factor of a larger one."""
 MOST, LEAST = 64, 4
 """Eigenpairs of each factor: more make every step slower, fewer hardly protect."""
 NUMBER = 4
@@ -30,19 +32,24 @@ def memory_bytes(dims: Iterable[int], rank: int | None, number: int = NUMBER) ->
     return sum(factor_bytes(dim, rank, number) for dim in dims)
 
 
-def rank_for(dims: Iterable[int], budget: int = BYTES, number: int = NUMBER) -> int | None:
-    """None (full factors) if those fit, otherwise the most eigenpairs that do.
+def rank_for(dims: Iterable[int], budget: int | None = None, number: int = NUMBER) -> int | None:
+    """None (full factors) if those are small, or fit the budget; otherwise how many eigenpairs.
 
     >>> rank_for([100, 100]) is None
     True
     >>> rank_for([4096] * 448)
+    16
+    >>> rank_for([4096] * 448, budget=64 * 2**20)
     9
-    >>> rank_for([4096] * 448, number=8)
+    >>> rank_for([4096] * 448, budget=64 * 2**20, number=8)
     4
     """
     sizes = list(dims)
-    check_positive_int("budget", budget)
-    if memory_bytes(sizes, None, number) <= budget:
+    if budget is not None:
+        check_positive_int("budget", budget)
+    if memory_bytes(sizes, None, number) <= (SMALL if budget is None else budget):
         return None
+    if budget is None:
+        return RANK
     ranks = range(MOST, LEAST - 1, -1)
     return next((rank for rank in ranks if memory_bytes(sizes, rank, number) <= budget), LEAST)

@@ -21,11 +21,16 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from risegrad.core.blocks import listing
+from risegrad.core.draws import mix
 from risegrad.curvature.memory.covered_layers import all_layers
 from risegrad.curvature.memory.layer_names import layer_name
 from risegrad.curvature.operators.batch_forms import IGNORED
 from risegrad.curvature.targets import Reader, axes, counted, flat
 
+Draws = Callable[[int], Tensor]
+"""``draws(width)``: for each row so many numbers between 0 and 1."""
+TABLE = 64
+"""Rows whose numbers are drawn at once."""
 Rows = Callable[[nn.Module, Any], Tensor]
 """``rows(model, batch)``: one row for each prediction (or feature vector) that counts."""
 Of = str | Callable[[nn.Module, Any], Tensor]
@@ -33,27 +38,47 @@ Reading = Callable[[nn.Module, Any], Any]
 """``predict(model, batch)``: a prediction, or a pair of it and its target."""
 
 
-def drawn_score(rows: Tensor, generator: torch.Generator) -> Tensor:
+def drawn_score(rows: Tensor, draws: Draws) -> Tensor:
     """Minus the log-probabilities of labels drawn from ``softmax(rows)``, added up."""
     if rows.shape[-1] < 2:
         raise ValueError(
             "of='predictions' needs at least two classes in the last dimension of the prediction, "
             f"got shape {tuple(rows.shape)}: use of='features'"
         )
-    chances = rows.detach().float().softmax(-1).cpu()
-    if not bool(chances.isfinite().all()):
-        raise FloatingPointError("the model's predictions are not finite")
-    labels = torch.multinomial(chances, 1, generator=generator)[:, 0].to(rows.device)
     wide = rows if rows.dtype == torch.float64 else rows.float()
+    below = wide.detach().softmax(-1).cumsum(-1)
+    if not bool(below[:, -1].isfinite().all()):
+        raise FloatingPointError("the model's predictions are not finite")
+    most = below[:, -1:]
+    drawn = torch.minimum(draws(1).to(below) * most, torch.nextafter(most, 0 * most))
+    labels = torch.searchsorted(below, drawn, right=True)[:, 0]
     return cross_entropy(wide, labels, reduction="sum")
 
 
-def probed_score(rows: Tensor, generator: torch.Generator) -> Tensor:
+def probed_score(rows: Tensor, draws: Draws) -> Tensor:
     """The rows times random signs, added up."""
     if not bool(rows.detach().isfinite().all()):
         raise FloatingPointError("the model's features are not finite")
-    signs = torch.randint(2, rows.shape, generator=generator) * 2 - 1
-    return (rows * signs.to(rows)).sum()
+    signs = 1 - 2 * (draws(rows.shape[-1]) < 0.5).to(rows)
+    return (rows * signs).sum()
+
+
+def uniform(seed: int, start: int, count: int, width: int) -> Tensor:
+    """Rows ``start`` to ``start + count`` of one endless table of numbers between 0 and 1.
+
+    What a row draws is decided by its place among all rows, not by the batch or the process that it
+    is in, and does not depend on the kind of CPU, as torch's own ``multinomial`` does.
+    """
+    tables = [
+        torch.rand(
+            TABLE,
+            width,
+            dtype=torch.float64,
+            generator=torch.Generator().manual_seed(mix(seed, 17, number) % 2**63),
+        )
+        for number in range(start // TABLE, (start + count - 1) // TABLE + 1)
+    ]
+    return torch.cat(tables)[start % TABLE :][:count]
 
 
 def choose_rows(model: nn.Module, batch: Any, of: Of, predict: Reading | None) -> Rows:

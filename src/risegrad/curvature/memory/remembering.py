@@ -2,52 +2,43 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, TypedDict, Unpack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from risegrad.common.checks import check_int, check_positive_int
-from risegrad.common.settings import unknown
 from risegrad.core.blocks import listing
-from risegrad.core.draws import mix
 from risegrad.core.undisturbed import Buffer, Generators, put_back, uncompiled
-from risegrad.core.whole_steps import exact_products
 from risegrad.curvature.memory.covered_layers import Layer, chosen_layers, is_frozen
+from risegrad.curvature.memory.kept_data import TextForm, prepared
 from risegrad.curvature.memory.layer_memory import PARTS, LayerMemory
 from risegrad.curvature.memory.layer_names import named_parameters, role_of
-from risegrad.curvature.memory.layer_watch import Watched, watching
+from risegrad.curvature.memory.layer_watch import Watched, join, watching
+from risegrad.curvature.memory.many_ranks import Ranks, ranks_of
 from risegrad.curvature.memory.memory import Memory
-from risegrad.curvature.memory.memory_side import Side
-from risegrad.curvature.memory.memory_size import BYTES, NUMBER, rank_for
+from risegrad.curvature.memory.memory_size import NUMBER, rank_for
+from risegrad.curvature.memory.remembered_batches import Round, rounds
 from risegrad.curvature.memory.remembered_outputs import (
     Of,
     Reading,
     choose_rows,
     drawn_score,
     probed_score,
+    uniform,
 )
-from risegrad.curvature.operators.batch_forms import form_of, moved, size_of
+from risegrad.curvature.memory.remembering_shown import Progress, shown
+from risegrad.curvature.memory.second_moments import RandomColumns, sides_of
 from risegrad.curvature.operators.objective import Batches, evaluating
 
-Progress = Callable[[int, int | None], None]
-"""Called with the examples seen and those asked for (None: all there are)."""
-
-
-class MemoryScope(TypedDict, total=False):
-    """What of a model is remembered, as further keywords of ``remember``."""
-
-    layers: Sequence[str] | None
-    """Patterns over layer names; None: all that is trained, or all if nothing is."""
-    exempt: Sequence[str]
-    """Patterns over layer names that are left out."""
-    strict: bool
-    """Every trained parameter must be covered (False)."""
-    budget: int
-    """Bytes for the memory where no rank is given (64 MiB)."""
+_ONE_AT_A_TIME = threading.RLock()
+"""Hooks see every call of a layer, and modes and random states are put back as they were found: two
+threads at once would each gather what the other runs."""
 
 
 def remember(
@@ -59,80 +50,108 @@ def remember(
     of: Of = "predictions",
     rank: int | None = None,
     seed: int = 0,
-    progress: Progress | None = None,
-    **scope: Unpack[MemoryScope],
+    progress: Progress | bool = True,
+    tokenizer: Any = None,
+    layers: Sequence[str] | None = None,
+    exempt: Sequence[str] = (),
+    strict: bool = False,
+    budget: int | None = None,
 ) -> Memory:
     """The curvature of what the model makes of these examples, layer by layer.
 
     ``batches``: pairs ``(inputs, target)``, mappings as transformers takes them, or inputs alone;
-    ``predict(model, batch)`` reads any other form. Labels are not used, but -100 marks positions
-    that do not count. ``examples``: how many are taken (None: all). ``of``: "predictions",
+    ``predict(model, batch)`` reads any other form. With ``tokenizer`` also a list or dataset of
+    texts, of messages, or of prompt and completion. Labels are not used, but -100 marks positions
+    that do not count. ``examples``: how many are taken at most (None: all). ``of``: "predictions",
     "features", the name of a module, or a function of (model, batch) that gives features.
-    ``rank``: eigenpairs kept of each factor; None keeps as many as a byte budget allows.
-    ``scope``: ``layers``, ``exempt``, ``strict`` and ``budget``, see ``MemoryScope``.
-    The model is left as it was found.
+    ``rank``: eigenpairs kept of each factor; None keeps full factors where all of them take 10 MiB
+    at most, otherwise 16 eigenpairs, or as many as a ``budget`` of bytes allows.
+    ``layers``: patterns over layer names (None: all that is trained, or all if nothing is);
+    ``exempt``: those left out; ``strict``: every trained parameter must be covered.
+    ``progress``: a bar if it takes long, False for none, or ``progress(seen, examples)``.
+
+    Under DDP and FSDP2 all processes must call it, each with its own batches or all with the same;
+    all get the same memory. The model is left as it was found. One thread at a time.
     """
     if examples is not None:
         check_positive_int("examples", examples)
-    _check_scope(scope)
-    strict, budget = scope.get("strict", False), scope.get("budget", BYTES)
-    found, uncovered = chosen_layers(model, scope.get("layers"), scope.get("exempt", ()))
+    found, uncovered = chosen_layers(model, layers, exempt)
     if strict and uncovered and not is_frozen(model):
         raise ValueError(f"strict: {_reasons(uncovered)}")
-    sizes = [n for layer in found.values() if layer.kind != "norm" for n in _factor_sizes(layer)]
-    if rank is None:
-        kept = rank_for(sizes, budget, _bytes_of_a_number(model))
-    else:
-        kept = check_positive_int("rank", rank)
+    kept = _rank(model, found, rank, budget)
     seed = check_int("seed", seed)
-    watched = {name: Watched(layer, kept, _own_seed(seed, name)) for name, layer in found.items()}
-    with _as_found(model):
-        counts = _collect(model, watched, batches, examples, of, predict, seed, progress)
+    batches = prepared(batches, model, TextForm(tokenizer, answers_only=True))
+    run, ranks = ranks_of(model)
+    random = RandomColumns(seed)
+    watched = {name: Watched(layer, kept, random) for name, layer in found.items()}
+    with _ONE_AT_A_TIME, _as_found(run), shown(progress, examples, ranks) as told:
+        passes = _Passes(run, watched, ranks, of, predict, seed)
+        counts = passes.over(rounds(batches, passes.device, examples, ranks), examples, told)
     unreached = _check_reached(watched, of)
     if strict and unreached:
         raise ValueError(f"strict: {_reasons(unreached)}")
-    memories = {n: _memory(w, *counts) for n, w in watched.items() if n not in unreached}
+    used = {name: w for name, w in watched.items() if name not in unreached}
     uncovered |= {p: why for n, why in unreached.items() for p in _trained_in(model, n)}
-    source = _source(model, of, counts, seed, "budget" if rank is None else rank)
-    return Memory(memories, rank=kept, uncovered=uncovered, source=source)
+    asked = rank if budget is None or rank is not None else "budget"
+    source = _source(model, of, counts, seed, asked)
+    return Memory(_memories(used, *counts), rank=kept, uncovered=uncovered, source=source)
 
 
-def _check_scope(scope: Mapping[str, object]) -> None:
-    for name in scope:
-        if name not in MemoryScope.__annotations__:
-            hint = unknown(name, list(MemoryScope.__annotations__))
-            raise TypeError(f"remember: {name!r} is {hint}")
+def _rank(
+    model: nn.Module, layers: Mapping[str, Layer], rank: int | None, budget: int | None
+) -> int | None:
+    if rank is not None:
+        return check_positive_int("rank", rank)
+    sizes = [n for layer in layers.values() if layer.kind != "norm" for n in _factor_sizes(layer)]
+    return rank_for(sizes, budget, _bytes_of_a_number(model))
 
 
-def _collect(
-    model: nn.Module,
-    watched: Mapping[str, Watched],
-    batches: Batches,
-    examples: int | None,
-    of: Of,
-    predict: Reading | None,
-    seed: int,
-    progress: Progress | None,
-) -> tuple[int, int]:
-    """Run over the batches; the examples and the predictions that were seen."""
-    device = next(model.parameters()).device
-    generator = torch.Generator().manual_seed(mix(seed, 17) % 2**63)
-    score = drawn_score if of == "predictions" else probed_score
-    thread = torch.zeros((), device=device, requires_grad=True)
-    rows = None
-    seen = predictions = 0
-    for batch in _taken(batches, device, examples):
-        rows = rows or choose_rows(model, batch, of, predict)
-        # Checkpointing runs layers again on the way back: they must be watched then too.
-        with torch.enable_grad(), watching(watched, thread):
-            found = rows(model, batch)
-            if len(found):
-                _backward(score(found, generator), thread)
-        seen, predictions = seen + size_of(batch), predictions + len(found)
-        if progress is not None:
+@dataclass
+class _Passes:
+    """A forward and backward pass for each batch, watched."""
+
+    model: nn.Module
+    watched: Mapping[str, Watched]
+    ranks: Ranks
+    of: Of
+    predict: Reading | None
+    seed: int
+
+    @property
+    def device(self) -> torch.device:
+        """Where inputs go: the device of the first parameter."""
+        return next(self.model.parameters()).device
+
+    def over(
+        self, given: Iterator[Round], examples: int | None, progress: Progress
+    ) -> tuple[int, int]:
+        """The examples and the predictions that all processes have seen."""
+        score = drawn_score if self.of == "predictions" else probed_score
+        thread = torch.zeros((), device=self.device, requires_grad=True)
+        rows, seen, predictions = None, 0, 0
+        for now in given:
+            rows = rows or choose_rows(self.model, now.batch, self.of, self.predict)
+            # Checkpointing runs layers again on the way back: they must be watched then too.
+            with torch.enable_grad(), watching(self.watched, thread):
+                found = rows(self.model, now.batch)
+                counts = self.ranks.gather(len(found) if now.counts else 0)
+                own = counts[self.ranks.own]
+                if own:
+                    start = predictions + sum(counts[: self.ranks.own])
+                    _backward(score(found, partial(uniform, self.seed, start, own)), thread)
+                elif self.ranks.sharded:  # the others wait for this process's part
+                    _backward(0 * found.sum(), thread)
+            if not predictions and any(counts):  # not after all batches
+                still = [n for n, w in self.watched.items() if w.called and not w.differentiable]
+                _check_differentiable(still)
+            seen, predictions = now.seen, predictions + sum(counts)
             progress(seen, examples)
-    _check_seen(seen, predictions, examples)
-    return seen, predictions
+        if not seen:
+            raise ValueError("batches must hold at least one batch, got none")
+        if not predictions:
+            raise ValueError("no position counts in these batches: every label is -100")
+        join(self.watched, self.ranks, self.device)
+        return seen, predictions
 
 
 def _backward(score: Tensor, thread: Tensor) -> None:
@@ -149,56 +168,6 @@ def _backward(score: Tensor, thread: Tensor) -> None:
             "remember cannot see through reentrant gradient checkpointing: turn it off, "
             f"or use use_reentrant=False ({error})"
         ) from error
-
-
-def _taken(batches: Batches, device: torch.device, examples: int | None) -> Iterator[Any]:
-    """Batches of one form on the device, the last cut so that ``examples`` are seen."""
-    if isinstance(batches, Mapping | Tensor | str) or not isinstance(batches, Iterable):
-        raise TypeError(
-            f"batches must be a list or a loader of batches, got {type(batches).__name__}"
-        )
-    expected, left = None, examples
-    for raw in batches:
-        batch = _detached(moved(raw, device))
-        expected = expected or form_of(batch)
-        if form_of(batch) != expected:
-            raise ValueError(
-                f"batches must all have the form of the first, {expected}; got {form_of(batch)}"
-            )
-        size = size_of(batch)
-        yield batch if left is None or size <= left else _first(batch, left, size)
-        left = None if left is None else left - size
-        if left is not None and left <= 0:
-            return
-
-
-def _detached(batch: Any) -> Any:
-    if isinstance(batch, Tensor):
-        return batch.clone() if batch.is_inference() else batch.detach()
-    if isinstance(batch, Mapping):
-        return {key: _detached(value) for key, value in batch.items()}
-    return tuple(map(_detached, batch)) if isinstance(batch, tuple) else batch
-
-
-def _first(batch: Any, count: int, size: int) -> Any:
-    """The first examples of a batch."""
-    if isinstance(batch, Tensor):
-        return batch[:count] if batch.ndim and len(batch) == size else batch
-    if isinstance(batch, Mapping):
-        return {key: _first(value, count, size) for key, value in batch.items()}
-    return tuple(_first(v, count, size) for v in batch) if isinstance(batch, tuple) else batch
-
-
-def _check_seen(seen: int, predictions: int, examples: int | None) -> None:
-    if not seen:
-        raise ValueError("batches must hold at least one batch, got none")
-    if examples is not None and seen < examples:
-        raise ValueError(
-            f"batches must hold {examples} examples, got {seen}: give more, or pass "
-            f"examples={seen} (or None: all there are)"
-        )
-    if not predictions:
-        raise ValueError("no position counts in these batches: every label is -100")
 
 
 def _check_reached(watched: Mapping[str, Watched], of: Of) -> dict[str, str]:
@@ -248,22 +217,25 @@ def _trained_in(model: nn.Module, layer: str) -> list[str]:
     return [name for name, p in named.items() if p.requires_grad and role_of(name).layer == layer]
 
 
-def _memory(watched: Watched, examples: int, predictions: int) -> LayerMemory:
-    layer, parts = watched.layer, {}
-    sums = (watched.inputs, watched.outputs)
-    for part, total in zip(PARTS[layer.kind], sums, strict=True):
-        divisor = max(watched.rows, 1) if part == "inputs" else predictions
-        try:
-            parts[part] = _side(total, divisor)
-        except FloatingPointError as error:
-            raise FloatingPointError(f"{part} of layer {layer.name!r} are not finite") from error
-    return LayerMemory(layer.kind, layer.shape, parts, examples, predictions)
-
-
-def _side(total: Any, divisor: int) -> Side:
-    with exact_products(torch.empty(0)):  # factors are made on the CPU
-        found: Side = total.factor(divisor) if hasattr(total, "factor") else total.diagonal(divisor)
-    return found
+def _memories(
+    watched: Mapping[str, Watched], examples: int, predictions: int
+) -> dict[str, LayerMemory]:
+    asked = {
+        (name, part): (total, max(w.rows, 1) if part == "inputs" else predictions)
+        for name, w in watched.items()
+        for part, total in zip(PARTS[w.layer.kind], (w.inputs, w.outputs), strict=True)
+    }
+    sides = sides_of(asked)
+    return {
+        name: LayerMemory(
+            w.layer.kind,
+            w.layer.shape,
+            {part: sides[name, part] for part in PARTS[w.layer.kind]},
+            examples,
+            predictions,
+        )
+        for name, w in watched.items()
+    }
 
 
 @contextmanager
@@ -303,17 +275,12 @@ def _factor_sizes(layer: Layer) -> tuple[int, ...]:
     return (outputs,) if layer.kind == "embedding" else (inputs, outputs)
 
 
-def _own_seed(seed: int, name: str) -> int:
-    named = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
-    return mix(seed, named) % 2**63
-
-
 def _reasons(found: Mapping[str, str]) -> str:
     return listing([f"{name} ({reason})" for name, reason in found.items()])
 
 
 def _source(
-    model: nn.Module, of: Of, counts: tuple[int, int], seed: int, rank: int | str
+    model: nn.Module, of: Of, counts: tuple[int, int], seed: int, rank: int | str | None
 ) -> dict[str, Any]:
     return {
         "model": type(model).__name__,

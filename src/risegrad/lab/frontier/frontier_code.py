@@ -12,7 +12,7 @@ from typing import Any
 
 from risegrad.common.settings import flat
 from risegrad.continual.update_rules import INFORMED, SHAPERS
-from risegrad.curvature.memory.memory_size import BYTES
+from risegrad.curvature.memory.memory_size import SMALL
 from risegrad.lab.records.record import Record
 from risegrad.pages.page_blocks import CodeBlock
 
@@ -131,11 +131,11 @@ def _remember(run: Record, batches: str, size: int) -> str:
 
 
 def _kept(run: Record) -> str:
-    """As many eigenpairs as the run's memory had: its rank, or all beyond the usual budget."""
+    """As many eigenpairs as the run's memory had: its rank, or all where few are usual."""
     if rank := run.config["memory"]["rank"]:
         return f", rank={rank}"
     most = max(run.result.memory_bytes, default=0)
-    return f", budget={-(-most // 2**20)} * 2**20" if most > BYTES else ""
+    return f", budget={-(-most // 2**20)} * 2**20" if most > SMALL else ""
 
 
 def _optimizer(config: Mapping[str, Any]) -> Iterator[str]:
