@@ -105,9 +105,7 @@ def perform(settings: OwnRun, folder: Path, report: Report) -> dict[str, Any]:
     host = make_host(settings, devices)
     history = learn_stream(host, len(host.stream), settings, devices, folder, report)
     found = result(host.stream, history, host.main_score, lambda A, u: metrics.summary_domains(A))
-    for task, (_, answers) in zip(
-        found["tasks"], history.scores[-1][host.main_score], strict=True
-    ):
+    for task, (_, answers) in zip(found["tasks"], history.scores[-1][host.main_score], strict=True):
         task["answers"] = answers
     return found
 

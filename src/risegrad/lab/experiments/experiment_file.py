@@ -83,6 +83,9 @@ class File(Sections):
     """What it asks, in a sentence that ends with a question mark."""
     description: str = ""
     domain: str
+    gpu: bool = False
+    """Whether its runs are so large that they need a GPU: without one they are refused unless
+    ``--on-cpu`` is given."""
     seeds: tuple[int, ...] = (0,)
     sweep: Table = field(default_factory=dict)
     """Of every row that has none of its own."""

@@ -97,7 +97,9 @@ class SweepSetting:
         Each is judged alone, so that more seeds can only confirm what one shows. Where no start is
         known, nothing can be said against it.
         """
-        judged = [found for run in self.runs.values() if (found := run.learned_something) is not None]
+        judged = [
+            found for run in self.runs.values() if (found := run.learned_something) is not None
+        ]
         return not judged or 2 * sum(judged) > len(judged)
 
 
