@@ -30,7 +30,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from risegrad.common.checks import nearest_hint
+from risegrad.common.checks import listed, nearest_hint
 
 T = TypeVar("T")
 
@@ -187,7 +187,7 @@ def unknown(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name.lower(), [n.lower() for n in names], n=1)
     nearest = next((n for n in names if near and n.lower() == near[0]), None)
     hint = f", did you mean {nearest!r}?" if nearest else "."
-    return f"unknown{hint} There are {', '.join(names)}" if names else "unknown, nothing is allowed"
+    return f"unknown{hint} There are {listed(names)}" if names else "unknown, nothing is allowed"
 
 
 @functools.cache

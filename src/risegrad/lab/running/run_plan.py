@@ -23,6 +23,7 @@ from risegrad.lab.running.run_folder import State, look, placed, rename_rows
 from risegrad.lab.running.run_schedule import Schedule, Tally
 from risegrad.lab.running.run_selection import decided, selected
 from risegrad.lab.running.run_trackers import check_trackers
+from risegrad.pages.page_text import plural
 
 MOST_WORKERS = 8
 
@@ -131,7 +132,7 @@ def _start(schedule: Schedule, plan: RunPlan, out: Path, options: RunOptions) ->
     if missing := found.missing or fetch(cells, work):
         raise MissingNeeds(told(missing, len(cells)))
     if options.engine == "local" and found.places:
-        schedule.watcher.say(f"{len(cells)} runs to do on {' and '.join(found.places)}")
+        schedule.watcher.say(f"{plural(len(cells), 'run')} to do on {' and '.join(found.places)}")
     engine = options.make_engine(plan.grid)
     try:
         schedule.run(engine)
@@ -160,7 +161,7 @@ def check(plan: RunPlan, options: RunOptions) -> tuple[str, str]:
         return f"all {len(plan.cells)} runs are done", ""
     found = _look(cells, plan, options.out, options)
     places = f" on {' and '.join(found.places)}" if found.places else ""
-    text = f"{len(plan.cells)} runs, {len(cells)} to do{places}"
+    text = f"{plural(len(plan.cells), 'run')}, {len(cells)} to do{places}"
     return f"{text}\n{_pace(cells, found)}", told(
         found.missing, len(cells)
     ) if found.missing else ""
