@@ -297,6 +297,9 @@ def _import(origin: PluginOrigin) -> PluginOrigin:
         raise ImportError(f"plugin {origin} cannot be loaded: {explained(error)}") from error
     except ValueError as error:
         raise ValueError(f"plugin {origin}: {error}") from error
+    except (Exception, SystemExit) as error:  # a script that ends, or anything else in its code
+        reason = f"{type(error).__name__}: {error}"
+        raise RuntimeError(f"plugin {origin} cannot be loaded: {reason}") from error
     finally:
         _LOADED.current = before
     _LOADED.origins[origin.module] = origin

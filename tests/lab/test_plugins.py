@@ -364,3 +364,14 @@ def test_a_rule_that_cannot_shape_is_refused_when_it_is_registered(
     assert (code, "Traceback" in text) == (2, False)
     assert message in text
     assert "coefficients" in text or name != "lacking"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"), [("raise SystemExit(3)", "SystemExit: 3"), ("1 / 0", "ZeroDivisionError: ")]
+)
+def test_a_plugin_that_breaks_or_ends_is_named(tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / "broken.py").write_text(text)
+    code, said = rise(tmp_path, "list", "rules", "--plugin", "broken.py")
+    assert (code, "Traceback" in said) == (1, False)
+    assert "plugin broken sha256:" in said
+    assert f"cannot be loaded: {reason}" in said

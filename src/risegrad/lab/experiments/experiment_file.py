@@ -15,6 +15,7 @@ from risegrad.lab.experiments.selection import check_select
 from risegrad.lab.experiments.sweeps import check_sweep, check_values
 from risegrad.lab.records.record import PaperCell
 from risegrad.lab.records.record_reader import short
+from risegrad.pages.page_text import visible
 
 Table = dict[str, Any]
 
@@ -164,8 +165,8 @@ class Experiment(File):
         super().__post_init__()
         for assignment in self.overrides:
             root = _root(assignment)
-            if root not in SECTIONS:
-                raise ValueError(f"{root}: {unknown(root, SECTIONS)}")
+            if root and root not in SECTIONS:
+                raise ValueError(f"{visible(root)}: {unknown(root, SECTIONS)}")
             override({}, assignment)
 
 
