@@ -225,6 +225,8 @@ LONGEST = 100  # characters of an assignment in an error
 def _parsed(text: str, assignment: str) -> Any:
     try:
         found = tomllib.loads(f"value = {text}")
+    except RecursionError:
+        raise ValueError(f"{_short(assignment)} is nested too deeply") from None
     except tomllib.TOMLDecodeError as error:
         if text[:1] in ("", "[", "{", '"', "'"):
             raise ValueError(f"{_short(assignment)} has no TOML value after '=': {error}") from None
