@@ -224,7 +224,7 @@ def test_show_says_what_is_there_and_what_is_left(
         (["SMALL", "--set", "lr"], "lr: unknown"),
         (["SMALL", "--set", "=3"], "an override must look like section.key=value, got '=3'"),
         (["SMALL", "--set", "rule.q=" + "[" * 9000], "[[[... is nested too deeply"),
-        (["SMALL", "--set", "rule.q=\"" + "x" * 900], "xxx... has no TOML value after '='"),
+        (["SMALL", "--set", 'rule.q="' + "x" * 900], "xxx... has no TOML value after '='"),
         (["SMALL", "--only", ""], "--only '': unknown. There are FO, RISE (q=4), RISE (q=8)"),
         (["SMALL", "--only", "FOO"], "--only 'FOO': unknown, did you mean 'FO'?"),
         (["SMALL", "--seeds", "a"], "--seeds must be integers like 0,1,2, got 'a'"),
