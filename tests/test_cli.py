@@ -282,7 +282,6 @@ CORE_ONLY = {
     "local": [(["local", "digits"], 1, 'pip install "risegrad[')],
     "foresight": [(["foresight", "digits"], 1, 'pip install "risegrad[')],
     "sandbox": [(["sandbox"], 1, 'tqdm is needed: pip install "risegrad[lab]"')],
-    "completion": [(["completion", "bash"], 1, "shtab is needed for rise completion: pip install")],
 }
 
 
@@ -302,7 +301,7 @@ def test_a_core_only_installation_names_the_extra(command: str, core_only: Core)
         assert "Traceback" not in text
 
 
-@pytest.mark.parametrize("argv", [["completion", "bash"], ["show", "digits", "--json"]])
+@pytest.mark.parametrize("argv", [["list"], ["show", "digits", "--json"]])
 def test_a_reader_who_has_gone_is_no_news(argv: list[str]) -> None:
     """As in ``rise show ... | head``: no traceback, and nothing from Python at its end either."""
     reading, writing = os.pipe()
@@ -316,7 +315,7 @@ def test_a_reader_who_has_gone_is_no_news(argv: list[str]) -> None:
 def test_an_interrupt_while_things_are_loaded_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text("import time\nprint('loading', flush=True)\ntime.sleep(60)")
     process = subprocess.Popen(
-        [sys.executable, "-m", "risegrad.cli", "run", "digits", "--workload", "slow"],
+        [sys.executable, "-m", "risegrad.cli", "run", "digits", "--plugin", "slow"],
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),

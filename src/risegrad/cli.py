@@ -20,7 +20,6 @@ from typing import NoReturn, Protocol
 from risegrad.common.optional_imports import explained
 from risegrad.foresight.commands import calibrate_command
 from risegrad.lab.commands import (
-    completion_command,
     diagnose_command,
     foresight_command,
     frontier_command,
@@ -65,7 +64,6 @@ COMMANDS: tuple[CommandModule, ...] = (
     local_command,
     foresight_command,
     sandbox,
-    completion_command,
 )
 
 DESCRIPTION = """\

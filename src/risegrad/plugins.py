@@ -62,6 +62,8 @@ class Register(Mapping[str, T]):
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
+        self.check: Callable[[Any], None] = lambda thing: None
+        """Raises a ``ValueError`` where a plugin's entry would fail in every run."""
         self._entries: dict[str, _Entry[T]] = {}
 
     def __getitem__(self, name: str) -> T:
@@ -100,6 +102,9 @@ class Register(Mapping[str, T]):
             raise ValueError(
                 f"a {self.kind} needs a name and a summary, got no {missing}: {thing!r}"
             )
+        if not isinstance(name, str) or not name.isprintable() or name != name.strip():
+            raise ValueError(f"a {self.kind} must have a name of printable text, got {name!r}")
+        self.check(thing)
         self._put(name, thing, summary, _origin_of(thing))
 
     def _put(self, name: str, thing: T, summary: str, origin: PluginOrigin) -> None:
@@ -292,6 +297,9 @@ def _import(origin: PluginOrigin) -> PluginOrigin:
         raise ImportError(f"plugin {origin} cannot be loaded: {explained(error)}") from error
     except ValueError as error:
         raise ValueError(f"plugin {origin}: {error}") from error
+    except (Exception, SystemExit) as error:  # a script that ends, or anything else in its code
+        reason = f"{type(error).__name__}: {error}"
+        raise RuntimeError(f"plugin {origin} cannot be loaded: {reason}") from error
     finally:
         _LOADED.current = before
     _LOADED.origins[origin.module] = origin

@@ -141,7 +141,7 @@ def test_what_is_said_to_all_must_be_of_use_to_one(tmp_path):
         ("3", "additions: expected a list of tables with a name each, got 3"),
         ('{ name = "replay" }', "additions: expected a list of tables with a name each, got a ta"),
         ('["replay"]', "additions[0]: expected a table with a name, got 'replay'"),
-        ('[{ name = "sam" }, 3]', "additions[1]: expected a table with a name, got 3"),
+        ('[{ name = "lwf" }, 3]', "additions[1]: expected a table with a name, got 3"),
         ('[{ name = ["replay"] }]', "additions[0].name must be one of replay, ewc, lwf"),
         ("[{ size = 3 }]", "additions[0].name must be one of replay, ewc, lwf"),
         ('[{ name = "replay", size = "3" }]', "additions[0].size: expected an integer, got '3'"),

@@ -2,6 +2,7 @@
 
 import math
 import os
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from continual.tiny import config, host_of
 from risegrad.common.seeds import seed_for
-from risegrad.continual.batch_plan import epoch_batches
+from risegrad.continual.batch_plan import Loader, epoch_batches
 from risegrad.continual.devices import Devices
 from risegrad.continual.run_checkpoints import read_checked
 from risegrad.continual.runs import perform, read_config
@@ -285,3 +286,30 @@ def test_a_compiled_backbone_learns_the_same(tmp_path):
     whole = perform(read_config(config()), tmp_path / "eager", silent)
     for a, b in zip(found["losses"], whole["losses"], strict=True):
         assert a["loss"] == pytest.approx(b["loss"], rel=1e-3)
+
+
+class WhoFetches:
+    """Each batch says which process fetched it, and what it was asked for."""
+
+    at_hand = False
+
+    def fetch(self, refs, epoch):
+        return SimpleNamespace(pid=os.getpid(), asked=(refs, epoch))
+
+
+def test_workers_start_once_and_are_not_disturbed_by_who_asks_meanwhile():
+    loader, refs = Loader(WhoFetches(), workers=2), [[(0, i)] for i in range(7)]
+
+    def asked(batches):
+        return [batch.asked for batch in batches]
+
+    first, second = (list(loader.batches(refs, epoch)) for epoch in (0, 1))
+    assert {batch.pid for batch in first} == {batch.pid for batch in second}
+    assert os.getpid() not in {batch.pid for batch in first}
+    assert asked(first + second) == [(r, e) for e in (0, 1) for r in refs]
+    outer = loader.batches(refs, 2)
+    begun = [next(outer)]
+    assert asked(loader.batches(refs[:3], 9)) == [(r, 9) for r in refs[:3]]
+    assert asked([*begun, *outer]) == [(r, 2) for r in refs]
+    next(loader.batches(refs, 3))  # left in the middle
+    assert asked(loader.batches(refs, 4)) == [(r, 4) for r in refs]

@@ -1,6 +1,9 @@
 """What runs say that they lack, by source and kind of model, without reading or loading it."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -47,6 +50,24 @@ def test_cifar100_is_there_or_may_be_downloaded(tmp_path):
 def test_images_that_are_not_there(tmp_path, source, message):
     (told,) = missing(stream=stream(source, tmp_path / "nothing"))
     assert told.startswith(message.format(tmp_path))
+
+
+def test_the_hub_is_asked_in_a_process_that_has_imported_nothing_else():
+    """What other imports bring along is not there before the first run of a user."""
+    plain = {
+        "domain": "vision", "host": {"name": "learnable-classifier"},
+        "model": {"pretrained": False, "name": "vit_tiny_patch16_224"},
+        "stream": {"name": "mine", "source": "hub", "data": "somebody/images"},
+    }  # fmt: skip
+    program = (
+        "from risegrad.continual.runs import needs, read_config; "
+        f"print(needs(read_config({plain!r}))['missing'])"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False,
+        env=os.environ | {"HF_HUB_OFFLINE": "1"},
+    )  # fmt: skip
+    assert "somebody/images' is no file or folder here" in found.stdout, found.stderr
 
 
 def test_images_are_not_read(tmp_path):

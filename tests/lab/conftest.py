@@ -14,11 +14,22 @@ import risegrad
 from risegrad.cli import main
 from risegrad.lab.experiments.experiment_file import load_experiment
 from risegrad.lab.experiments.run_cells import RunCell, expand
+from risegrad.lab.running import workload
 
 from . import fake_workload
 
 TESTS = Path(__file__).parents[1]
-WORKLOAD = ["--workload", "lab.fake_workload"]
+FAKE = "lab.fake_workload"
+
+
+def program(work: str = FAKE) -> list[str]:
+    """The command ``rise`` as a process of its own, on another workload than the usual one."""
+    text = (
+        "import sys; from risegrad.lab.running import workload; "
+        f"workload.DEFAULT = {work!r}; from risegrad.cli import main; sys.exit(main())"
+    )
+    return [sys.executable, "-c", text]
+
 
 EXPERIMENT = """
 name = "small"
@@ -65,13 +76,15 @@ def cells_of(path: Path, *overrides: str) -> list[RunCell]:
 
 def rise(*argv: Any) -> int:
     """The command in this process."""
-    return main([*map(str, argv), *(WORKLOAD if argv[0] in ("run", "show") else [])])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workload, "DEFAULT", FAKE)
+        return main([*map(str, argv)])
 
 
 def rise_process(*argv: Any, **options: Any) -> "subprocess.Popen[str]":
     """The command as a process of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "risegrad.cli", *map(str, argv), *WORKLOAD],
+        [*program(), *map(str, argv)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         # Where the tests themselves run in the background, a shell has made them deaf to it.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), **options,

@@ -1,11 +1,11 @@
 """Progress and what is shown of it."""
 
 import io
-import json
 import os
 import pty
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -13,12 +13,12 @@ import pytest
 
 from risegrad.lab.running import run_display as shown
 from risegrad.lab.running import run_progress
-from risegrad.lab.running.run_display import Lines, Live, Pace, totals, where
+from risegrad.lab.running.run_display import Lines, Pace, totals, where
 from risegrad.lab.running.run_progress import Progress, combined, fraction, latest
-from risegrad.lab.running.run_schedule import Running, Tally
+from risegrad.lab.running.run_schedule import Tally
 from risegrad.lab.running.run_trackers import step_of
 
-from .conftest import WORKLOAD, cells_of
+from .conftest import program
 
 
 def test_news_is_kept_until_it_is_stale() -> None:
@@ -98,36 +98,13 @@ def test_lines_say_now_and_then_how_far_it_is(
     assert stream.getvalue() == "2 runs: 1 done\n"
 
 
-def test_the_table_shows_each_run_and_hostile_labels_as_they_are(
-    small: Path, tmp_path: Path
-) -> None:
-    from rich.console import Console
-    from rich.live import Live as RichLive
-
-    cell = cells_of(small)[0]
-    (tmp_path / "progress").write_text(
-        json.dumps({"task": 2, "tasks": 4, "loss": 0.25, "union": 71})
-    )
-    tally = Tally(total=40, running={str(n): Running(cell, tmp_path, 0.0) for n in range(20)})
-    console = Console(file=io.StringIO(), width=100)
-    live = Live(RichLive(console=console))
-    live.say("[red]not markup[/red]")
-    console.print(live.table(tally))
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "[red]not markup[/red]" in text
-    assert "40 runs: 0 done, 20 running" in text
-    assert text.count("task 2/4") == 16
-    assert "and 4 more" in text
-    assert "0.2500" in text
-    assert "71.0" in text
-
-
-def test_in_a_terminal_the_table_is_live(small: Path, tmp_path: Path) -> None:
-    """The command on a pseudo-terminal: it ends well and leaves the cursor visible."""
+def test_in_a_terminal_there_is_a_bar(small: Path, tmp_path: Path) -> None:
+    """The command on a pseudo-terminal: lines above a bar that ends full."""
     outer, inner = pty.openpty()
-    argv = ["run", small, "--out", tmp_path / "out", "--workers", "2", *WORKLOAD]
+    termios.tcsetwinsize(inner, (24, 100))
+    argv = ["run", small, "--out", tmp_path / "out", "--workers", "2"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "risegrad.cli", *map(str, argv)],
+        [*program(), *map(str, argv)],
         stdout=inner, stderr=inner, env=os.environ | {"TERM": "xterm", "COLUMNS": "100"},
     )  # fmt: skip
     os.close(inner)
@@ -140,15 +117,15 @@ def test_in_a_terminal_the_table_is_live(small: Path, tmp_path: Path) -> None:
     os.close(outer)
     assert process.wait() == 0
     shown_text = text.decode()
-    assert "6 runs: " in shown_text
+    assert "6 runs: 6 done" in shown_text
     assert "6 of 6 runs done" in shown_text
-    assert shown_text.rindex("\x1b[?25h") > shown_text.rindex("\x1b[?25l")
 
 
-def test_without_rich_there_are_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "rich.console", None)
-    stream = io.StringIO()
-    monkeypatch.setattr(stream, "isatty", lambda: True)
-    with shown.display(stream) as watcher:
+def test_without_tqdm_there_are_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(shown, "absent", lambda module: module == "tqdm")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    with shown.display() as watcher:
         watcher.say("hello")
-    assert stream.getvalue() == "hello\n"
+    assert capsys.readouterr().out == "hello\n"

@@ -23,7 +23,7 @@ from risegrad.lab.running.run_execution import DONE, FAILED, execute, order_for
 from risegrad.lab.running.run_folder import State, look, placed
 
 from . import fake_workload
-from .conftest import EXPERIMENT, WORKLOAD, cells_of, rise
+from .conftest import EXPERIMENT, FAKE, cells_of, rise
 
 Write = Callable[..., Path]
 Capture = pytest.CaptureFixture[str]
@@ -40,7 +40,7 @@ def data_in(folder: Path, text: str) -> Path:
 
 def run_here(cell: RunCell, out: Path) -> tuple[str, str]:
     """Without a process of its own."""
-    return execute(order_for(placed([cell], out)[0], out, WORKLOAD[1]))
+    return execute(order_for(placed([cell], out)[0], out, work=FAKE))
 
 
 def records_in(out: Path) -> list[dict[str, Any]]:

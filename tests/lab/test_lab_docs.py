@@ -1,13 +1,25 @@
 """The page about the lab: its experiment can be read, and what it names exists."""
 
+import argparse
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from risegrad.cli import build_parser
 from risegrad.continual.runs import read_config
-from risegrad.lab.commands.completion_command import arguments
 from risegrad.lab.experiments.experiment_file import SECTIONS, load_experiment
 from risegrad.lab.experiments.run_cells import expand
+
+
+def arguments(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """The arguments of the program and of its commands."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from arguments(below)
+        else:
+            yield action
+
 
 PAGE = (Path(__file__).parents[2] / "docs" / "lab.md").read_text(encoding="utf-8")
 
@@ -23,7 +35,6 @@ def test_the_experiment_on_the_page(tmp_path: Path) -> None:
 
 def test_the_options_on_the_page_exist() -> None:
     known = {option for action in arguments(build_parser()) for option in action.option_strings}
-    known.add("--workload")  # not in the help
     assert set(re.findall(r"--[a-z]+(?:-[a-z]+)*", PAGE)) <= known
     for section in SECTIONS:
         assert f"`{section}`" in PAGE

@@ -11,7 +11,7 @@ from risegrad.lab.running.local_engine import LocalEngine
 from risegrad.lab.running.run_execution import DONE, FAILED, LOST, RunOrder, order_for
 from risegrad.lab.running.run_folder import LOG
 
-from .conftest import EXPERIMENT, WORKLOAD, cells_of
+from .conftest import EXPERIMENT, FAKE, cells_of
 
 HEAD = EXPERIMENT.split("[[rows]]")[0].replace("[0, 1]", "[0]")
 
@@ -20,7 +20,7 @@ def order(folder: Path, host: str, number: int) -> RunOrder:
     """A run that behaves as the host does."""
     path = folder / f"{number}.toml"
     path.write_text(f'{HEAD}[host]\nname = "{host}"\n[[rows]]\nlabel = "row {number}"\n')
-    return order_for(cells_of(path)[0], folder / f"out {number}", WORKLOAD[1])
+    return order_for(cells_of(path)[0], folder / f"out {number}", work=FAKE)
 
 
 @pytest.fixture

@@ -327,3 +327,51 @@ def test_models_additions_and_trackers_too(guide: Path) -> None:
     (noted,) = (guide / "out").rglob("noted.txt")
     assert "FO seed 0" in noted.read_text()
     assert "last" in noted.with_name("metrics.txt").read_text()
+
+
+LACKING = """
+from dataclasses import dataclass
+from risegrad import plugins
+from risegrad.continual.update_rules import Rule
+from risegrad.core.shapers import Shaper
+
+class Lacking(Shaper):
+    pass
+
+@plugins.rule
+@dataclass(frozen=True)
+class LackingRule(Rule):
+    summary = "lacks what a shaper must have"
+    name: str = {name!r}
+    {shaper}
+"""
+MAKES = "def shaper(self, seed): return Lacking(seed=seed)"
+
+
+@pytest.mark.parametrize(
+    ("name", "shaper", "message"),
+    [
+        ("lacking", MAKES, "rule 'lacking': its shaper cannot be made: "),
+        ("plain", "pass", "rule 'plain': its method shaper must return a Shaper, got None"),
+        ("a\x1b[2Jb", MAKES, "a rule must have a name of printable text, got 'a\\x1b[2Jb'"),
+    ],
+)
+def test_a_rule_that_cannot_shape_is_refused_when_it_is_registered(
+    tmp_path: Path, name: str, shaper: str, message: str
+) -> None:
+    (tmp_path / "lacking.py").write_text(LACKING.format(name=name, shaper=shaper))
+    code, text = rise(tmp_path, "list", "rules", "--plugin", "lacking.py")
+    assert (code, "Traceback" in text) == (2, False)
+    assert message in text
+    assert "coefficients" in text or name != "lacking"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"), [("raise SystemExit(3)", "SystemExit: 3"), ("1 / 0", "ZeroDivisionError: ")]
+)
+def test_a_plugin_that_breaks_or_ends_is_named(tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / "broken.py").write_text(text)
+    code, said = rise(tmp_path, "list", "rules", "--plugin", "broken.py")
+    assert (code, "Traceback" in said) == (1, False)
+    assert "plugin broken sha256:" in said
+    assert f"cannot be loaded: {reason}" in said

@@ -1,7 +1,9 @@
 """Before the first run: everything that the whole grid lacks, in one message."""
 
 import os
+import re
 import shutil
+import tomllib
 from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +12,8 @@ from typing import Any
 import pytest
 
 from risegrad.cli import main
+from risegrad.continual.devices import described
+from risegrad.lab.experiments.experiment_library import experiments
 from risegrad.lab.running import run_plan
 
 from . import fake_workload
@@ -125,3 +129,99 @@ def test_an_engine_that_is_not_installed(
     expected = 'ray is needed for --engine ray: pip install "risegrad[ray]"'
     assert expected in capsys.readouterr().err
     assert not os.path.exists(tmp_path / "out")
+
+
+GPU = """
+name = "large"
+domain = "counting"
+gpu = true
+seeds = [0, 1]
+[[rows]]
+label = "FO"
+[[rows]]
+label = "RISE"
+rule = { q = 4 }
+"""
+HERE = ("cpu", "the CPU (2 cores)")
+
+
+def test_what_needs_a_gpu_runs_on_a_cpu_only_where_that_is_asked_for(
+    write: Write, tmp_path: Path, asked: Any, capsys: Capture
+) -> None:
+    path, out = write(GPU, "large"), tmp_path / "out"
+    asked(lambda settings: {"device": HERE})
+    assert rise("run", path, "--out", out) == 2
+    (line,) = capsys.readouterr().err.splitlines()[1:]
+    assert line.startswith("- these runs need a GPU and there is none here: --on-cpu runs them on")
+    assert not list(out.rglob("record.json"))
+    assert rise("run", path, "--out", out, "--on-cpu") == 0
+    assert capsys.readouterr().out.startswith("4 runs to do on the CPU (2 cores)\n")
+    asked(lambda settings: {"device": ("cuda", "a GPU (80 GB)")})
+    assert rise("run", path, "--out", out, "--seeds", 7) == 0
+
+
+def test_check_only_says_where_and_how_long(
+    write: Write, tmp_path: Path, asked: Any, capsys: Capture, monkeypatch: Patch
+) -> None:
+    """One row is timed, the larger; the other goes by its passes."""
+    path, out = write(GPU, "large"), tmp_path / "out"
+    asked(lambda settings: {"device": HERE})
+    timed = []
+
+    def seconds(settings: Any) -> float:
+        timed.append(settings.rule.q)
+        return 3600.0
+
+    for module in {fake_workload, __import__("lab.fake_workload").fake_workload}:
+        monkeypatch.setattr(module, "seconds", seconds, raising=False)
+        monkeypatch.setattr(module, "estimate", lambda s: {"forward": s.rule.q, "backward": 0})
+    assert rise("run", path, "--check", "--on-cpu", "--out", out) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "4 runs, 4 to do on the CPU (2 cores)",
+        "about 2:30:00 here, one run at a time, without start-up",
+    ]
+    assert timed == [4]
+    assert rise("run", path, "--check", "--out", out) == 2, "without the option it would not start"
+    assert "need a GPU" in capsys.readouterr().err
+    assert not out.exists(), "nothing is written"
+    asked(lambda settings: {"missing": ["a moon"]})
+    assert rise("run", path, "--check", "--on-cpu", "--out", out) == 2
+    text, err = capsys.readouterr()
+    assert "how long they take can be said when nothing is missing" in text
+    assert err.endswith("- a moon\n")
+
+
+def test_downloads_happen_once_and_before_the_workers(
+    small: Path, tmp_path: Path, monkeypatch: Patch, capsys: Capture
+) -> None:
+    fetched: list[Any] = []
+    for module in {fake_workload, __import__("lab.fake_workload").fake_workload}:
+        monkeypatch.setattr(module, "fetch", fetched.append, raising=False)
+    assert rise("run", small, "--check", "--out", tmp_path) == 0
+    assert fetched == [], "a check downloads nothing"
+    assert rise("run", small, "--out", tmp_path) == 0
+    assert len(fetched) == 1, "six runs, one stream"
+
+    def fails(settings: Any) -> None:
+        raise OSError("the server is away")
+
+    for module in {fake_workload, __import__("lab.fake_workload").fake_workload}:
+        monkeypatch.setattr(module, "fetch", fails)
+    capsys.readouterr()
+    assert rise("run", small, "--out", tmp_path, "--seeds", 5) == 2
+    assert capsys.readouterr().err.endswith("- the server is away\n")
+
+
+def test_the_paper_s_files_need_a_gpu() -> None:
+    files = experiments()
+    large = {name for name, path in files.items() if tomllib.loads(path.read_text()).get("gpu")}
+    assert large == {
+        "table1-cifar100-inc5", "table1-domainnet-inc69", "table1-imagenet-r-inc5",
+        "table2-order1", "table2-order2", "table2-order3", "table3-imagenet-r-inc5",
+    }  # fmt: skip
+
+
+def test_the_device_is_told_with_its_memory() -> None:
+    kind, words = described("cpu")
+    assert kind == "cpu"
+    assert re.fullmatch(r"the CPU \(\d+ cores, [\d.]+ GB of memory\)", words)

@@ -7,9 +7,8 @@ import pytest
 
 from lab.report.made_up import record, save
 from risegrad import lab
-from risegrad.lab import lab_runs
 from risegrad.lab.frontier.equal_learning import Frontier
-from risegrad.lab.running import run_display
+from risegrad.lab.running import run_display, workload
 from risegrad.lab.running.run_schedule import Tally
 
 from .conftest import cells_of, rise
@@ -19,7 +18,7 @@ from .test_selection import TEXT as SELECTING
 
 @pytest.fixture(autouse=True)
 def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lab_runs, "DEFAULT", "lab.fake_workload")
+    monkeypatch.setattr(workload, "DEFAULT", "lab.fake_workload")
 
 
 @pytest.fixture
@@ -115,6 +114,6 @@ def test_load_says_what_it_cannot_read(results: lab.LabResults, tmp_path: Path) 
 def test_a_bar_in_notebooks() -> None:
     tqdm = pytest.importorskip("tqdm")
     with tqdm.tqdm(total=1, file=io.StringIO()) as bar:
-        shown = run_display.ProgressBar(bar)
+        shown = run_display.Bar(bar)
         shown.tick(Tally(total=4, before=1, done=3))
         assert (bar.total, bar.n) == (4, 4)

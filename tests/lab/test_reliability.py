@@ -143,7 +143,7 @@ def test_a_run_that_is_taken_is_left_alone(write: Write, tmp_path: Path) -> None
     folder.mkdir(parents=True)
     with run_lock.held(folder):
         assert run_lock.taken(folder)
-        outcome, message = execute(order_for(cell, tmp_path, "lab.fake_workload"))
+        outcome, message = execute(order_for(cell, tmp_path, work="lab.fake_workload"))
     assert (outcome, message) == ("elsewhere", run_lock.holder(folder))
     assert not run_lock.taken(folder)
     assert not (folder / "starts.txt").exists()

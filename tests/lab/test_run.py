@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from risegrad.lab.records.record import read_records, sealed
-from risegrad.lab.running import workload
 
 from .conftest import EXPERIMENT, cells_of, rise
 
@@ -40,7 +39,9 @@ def test_the_whole_grid_then_nothing_more(small: Path, tmp_path: Path, capsys: C
     text, err = capsys.readouterr()
     assert err == ""
     assert text.count(": started\n") == text.count(": done in") == 6
-    assert re.search(r"\n +Avg +Last +Fgt  seeds\nFO +48\.00 ± 65\.05 .* 2\nRISE \(q=4\)", text)
+    assert re.search(
+        r"\n +New +Avg +Last +Fgt  seeds\nFO +- +48\.00 ± 65\.05 .* 2\nRISE \(q=4\)", text
+    )
     assert f"6 of 6 runs done; records in {out / 'small'}\n'rise report " in text
     records, problems = read_records([out])
     assert (len(records), problems) == (6, [])
@@ -98,7 +99,7 @@ def test_a_failure_does_not_stop_the_others(write: Write, tmp_path: Path, capsys
     assert rise("run", path, "--out", out, "--workers", 1) == 1
     text, err = capsys.readouterr()
     assert "1 of 2 runs done" in text
-    assert re.search(r"\nodd +- +- +- +0\n", text)
+    assert re.search(r"\nodd +- +- +- +- +0\n", text)
     assert "1 failed:\n\nodd seed 0: " in err
     assert "Traceback" in err
     assert "ArithmeticError: the loss is not a number" in err
@@ -205,7 +206,7 @@ def test_show_says_what_is_there_and_what_is_left(
     assert rise("show", small, "--out", out) == 0
     text = capsys.readouterr().out
     assert text.startswith("small - A small one\n")
-    assert re.search(r"\nFO +0 +[0-9a-f]{12}  done\n", text)
+    assert re.search(r"\n +seeds +state\nFO +0, 1 +2 done\nRISE \(q=4\) +0, 1 +2 new\n", text)
     assert "6 runs: 2 done, 4 new\nleft to do: 24 steps\n" in text
     assert rise("show", small, "--out", out, "--json", "--set", "host.lr=3", "--seeds", "4") == 0
     content = json.loads(capsys.readouterr().out)
@@ -221,6 +222,10 @@ def test_show_says_what_is_there_and_what_is_left(
         (["SMALL", "--set", "host.rate=1"], "host.rate: unknown"),
         (["SMALL", "--set", "hst.lr=1"], "hst: unknown, did you mean 'host'?"),
         (["SMALL", "--set", "lr"], "lr: unknown"),
+        (["SMALL", "--set", "=3"], "an override must look like section.key=value, got '=3'"),
+        (["SMALL", "--set", "rule.q=" + "[" * 9000], "[[[... is nested too deeply"),
+        (["SMALL", "--set", 'rule.q="' + "x" * 900], "xxx... has no TOML value after '='"),
+        (["SMALL", "--only", ""], "--only '': unknown. There are FO, RISE (q=4), RISE (q=8)"),
         (["SMALL", "--only", "FOO"], "--only 'FOO': unknown, did you mean 'FO'?"),
         (["SMALL", "--seeds", "a"], "--seeds must be integers like 0,1,2, got 'a'"),
         (["SMALL", "--seeds", "1,1"], "seeds must be different integers, got [1, 1]"),
@@ -239,26 +244,3 @@ def test_mistakes_are_two_lines_and_exit_code_two(
     assert len(err.splitlines()) == 2
     assert err.endswith("See 'rise run --help'.\n")
     assert not (tmp_path / "out").exists()
-
-
-def test_show_says_how_long_it_takes(
-    small: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = workload.load("lab.fake_workload")
-    monkeypatch.setattr(module, "seconds", lambda config: 100.0 * config.rule.q, raising=False)
-    assert rise("show", small, "--out", tmp_path) == 0
-    assert "about" not in capsys.readouterr().out, "only where it is asked for"
-    assert rise("show", small, "--out", tmp_path, "--time") == 0
-    text = capsys.readouterr().out
-    assert "left to do: 36 steps\nabout 43:20 here, one run at a time" in text
-    assert rise("show", small, "--out", tmp_path, "--time", "--json") == 0
-    content = json.loads(capsys.readouterr().out)
-    assert content["left"]["seconds"] == 2 * (100 + 400 + 800)
-    assert content["runs"][-1]["estimate"]["seconds"] == 800
-
-
-def test_a_workload_that_is_not_there(small: Path, capsys: Capture) -> None:
-    from risegrad.cli import main
-
-    assert main(["run", str(small), "--workload", "no.such"]) == 1
-    assert "the workload 'no.such' cannot be imported" in capsys.readouterr().err

@@ -19,6 +19,8 @@ import pytest
 from risegrad.lab.records.record import read_records
 from risegrad.lab.running import run_processes
 
+from .conftest import program
+
 ROOT = Path(__file__).parents[2]
 WATCHED, TOGETHER = "lab.watched", "lab.together"
 
@@ -81,7 +83,7 @@ def tiny(tmp_path: Path) -> Path:
 def start(*words: object, workload: str = TOGETHER, first: tuple[str, ...] = ()) -> Any:
     """``rise`` as a user starts it; nothing of the tests' own environment reaches it."""
     return subprocess.Popen(
-        [sys.executable, *first, "-m", "risegrad.cli", *map(str, words), "--workload", workload],
+        [sys.executable, *first, *program(workload)[1:], *map(str, words)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

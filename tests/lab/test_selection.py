@@ -53,6 +53,12 @@ def test_what_is_chosen_runs_on_test_data_as_if_it_stood_in_the_file(write: Writ
     assert {c.id for c in tests} == {c.id for c in cells_of(write(plain))}
 
 
+def test_names_with_commas_can_be_told_apart(write: Write, capsys: Capture) -> None:
+    assert rise("show", write(TEXT), "--only", "informed") == 2
+    said = 'There are FO, "FO (lr=3), validation", "FO (lr=1), validation", '
+    assert said in capsys.readouterr().err
+
+
 def test_one_command_chooses_and_reports(write: Write, tmp_path: Path, capsys: Capture) -> None:
     path, out = write(TEXT), tmp_path / "out"
     assert rise("show", path, "--out", out) == 0

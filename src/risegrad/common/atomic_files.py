@@ -55,10 +55,10 @@ def output_folder(path: Path) -> Path:
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
             pass
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a ValueError is a null byte in the name
         raise RuntimeError(
             f"--out must be a folder that can be written, got {str(path)!r} "
-            f"({error.strerror or error})"
+            f"({getattr(error, 'strerror', None) or error})"
         ) from error
     return path
 

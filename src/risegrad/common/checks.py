@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import math
 import reprlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from numbers import Integral, Real
 from typing import TypeVar
 
@@ -43,8 +43,17 @@ def check_choice(name: str, value: object, allowed: Collection[str]) -> None:
     if value in allowed:
         return
     hint = nearest_hint(value, allowed)
-    names = ", ".join(str(word) or '""' for word in allowed) or "nothing: there is none"
+    names = listed(allowed) or "nothing: there is none"
     raise ValueError(f"{name} must be one of {names}; got {value!r}{hint}")
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names in a sentence; with quotes where one has a comma itself, or nothing at all.
+
+    >>> listed(["FO", "FO (lr=0.1), validation"])
+    'FO, "FO (lr=0.1), validation"'
+    """
+    return ", ".join(f'"{name}"' if "," in name or not name else name for name in map(str, names))
 
 
 def nearest_hint(value: object, allowed: Collection[str]) -> str:

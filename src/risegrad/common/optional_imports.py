@@ -9,8 +9,8 @@ EXTRAS = {
     "transformers": "language", "peft": "language", "safetensors": "language",
     "sentencepiece": "language", "tokenizers": "language", "huggingface_hub": "language",
     "datasets": "language", "accelerate": "language", "lightning": "lightning",
-    "curvlinops": "curvature", "matplotlib": "lab", "pandas": "lab", "tqdm": "lab", "rich": "lab",
-    "sklearn": "lab", "shtab": "lab", "altair": "lab", "jinja2": "lab", "vl_convert": "lab",
+    "curvlinops": "curvature", "matplotlib": "lab", "pandas": "lab", "tqdm": "lab",
+    "sklearn": "lab", "altair": "lab", "jinja2": "lab", "vl_convert": "lab",
     "ray": "ray", "tensorboard": "track", "wandb": "track", "mlflow": "track",
 }  # fmt: skip
 """The extra that brings a package; of several, the one that is named where nothing else is said."""

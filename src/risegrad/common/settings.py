@@ -30,7 +30,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from risegrad.common.checks import nearest_hint
+from risegrad.common.checks import listed, nearest_hint
 
 T = TypeVar("T")
 
@@ -158,7 +158,7 @@ def override(mapping: Mapping[str, Any], assignment: str) -> dict[str, Any]:
     """The mapping with one value replaced: ``"host.q=8"``; the value is TOML or a bare word."""
     place, equals, text = assignment.partition("=")
     if not equals or not all(part.strip() for part in place.split(".")):
-        raise ValueError(f"an override must look like section.key=value, got {assignment!r}")
+        raise ValueError(f"an override must look like section.key=value, got {_short(assignment)}")
     return place_value(mapping, place, _parsed(text.strip(), assignment))
 
 
@@ -187,7 +187,7 @@ def unknown(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name.lower(), [n.lower() for n in names], n=1)
     nearest = next((n for n in names if near and n.lower() == near[0]), None)
     hint = f", did you mean {nearest!r}?" if nearest else "."
-    return f"unknown{hint} There are {', '.join(names)}" if names else "unknown, nothing is allowed"
+    return f"unknown{hint} There are {listed(names)}" if names else "unknown, nothing is allowed"
 
 
 @functools.cache
@@ -214,15 +214,25 @@ def _join(where: str, key: object) -> str:
     return f"{where}.{key}" if where else str(key)
 
 
+def _short(assignment: str) -> str:
+    whole = repr(assignment)
+    return whole if len(whole) <= LONGEST else f"{whole[:LONGEST]}..."
+
+
+LONGEST = 100  # characters of an assignment in an error
+
+
 def _parsed(text: str, assignment: str) -> Any:
     try:
         found = tomllib.loads(f"value = {text}")
+    except RecursionError:
+        raise ValueError(f"{_short(assignment)} is nested too deeply") from None
     except tomllib.TOMLDecodeError as error:
         if text[:1] in ("", "[", "{", '"', "'"):
-            raise ValueError(f"{assignment!r} has no TOML value after '=': {error}") from None
+            raise ValueError(f"{_short(assignment)} has no TOML value after '=': {error}") from None
         return text
     if list(found) != ["value"]:  # a line break in the text began a new key
-        raise ValueError(f"one value at a time, got {assignment!r}")
+        raise ValueError(f"one value at a time, got {_short(assignment)}")
     return found["value"]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -52,36 +52,52 @@ def epoch_batches(
     return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
 
 
-class _Batches(Dataset[B]):
-    """Whole batches by position, so that a worker process makes one at a time."""
+class _Fetched(Dataset[B]):
+    """Whole batches by what is in them, so that a worker process makes one at a time."""
 
-    def __init__(self, items: Items[B], refs: Sequence[Sequence[Ref]], epoch: int) -> None:
-        self.items, self.refs, self.epoch = items, refs, epoch
+    def __init__(self, items: Items[B]) -> None:
+        self.items = items
 
-    def __len__(self) -> int:
-        return len(self.refs)
-
-    def __getitem__(self, position: int) -> B:
-        return self.items.fetch(self.refs[position], self.epoch)
+    def __getitem__(self, wanted: tuple[Sequence[Ref], int]) -> B:
+        return self.items.fetch(*wanted)
 
 
-def load(
-    items: Items[B], refs: Sequence[Sequence[Ref]], epoch: int, *, workers: int, pin: bool = False
-) -> Iterator[B]:
-    """The batches in order; ``workers`` processes fetch ahead, 0 fetches here.
+class Loader(Generic[B]):
+    """Batches of some items; ``workers`` processes fetch ahead, 0 fetches here.
 
-    What is at hand anyway is always fetched here.
+    The processes start when they are first needed and stay for the next epoch. What is at hand
+    anyway is always fetched here.
     """
-    batches = _Batches(items, refs, epoch)
-    if workers == 0 or items.at_hand or len(refs) < 2:
-        return (batches[position] for position in range(len(refs)))
-    # Without a generator of its own a DataLoader takes a number from the global one.
-    return iter(
-        DataLoader(
-            batches,
-            batch_size=None,
-            num_workers=workers,
-            pin_memory=pin,
-            generator=torch.Generator(),
-        )
-    )
+
+    def __init__(self, items: Items[B], workers: int, pin: bool = False) -> None:
+        self.items, self.workers, self.pin = items, workers, pin
+        self._wanted: list[tuple[Sequence[Ref], int]] = []
+        self._processes: DataLoader[B] | None = None
+        self._busy = False
+
+    def batches(self, refs: Sequence[Sequence[Ref]], epoch: int) -> Iterator[B]:
+        """The batches in order."""
+        wanted = [(batch, epoch) for batch in refs]
+        if self.workers == 0 or self.items.at_hand or len(refs) < 2:
+            return (self.items.fetch(*batch) for batch in wanted)
+        return self._ahead(wanted)
+
+    def _ahead(self, wanted: list[tuple[Sequence[Ref], int]]) -> Iterator[B]:
+        if self._busy:  # who asks in the middle of an epoch must not take its batches
+            yield from self._loader(wanted, stay=False)
+            return
+        self._busy = True
+        try:
+            self._wanted[:] = wanted
+            if self._processes is None:
+                self._processes = self._loader(self._wanted, stay=True)
+            yield from self._processes
+        finally:
+            self._busy = False
+
+    def _loader(self, wanted: list[tuple[Sequence[Ref], int]], stay: bool) -> DataLoader[B]:
+        # Without a generator of its own a DataLoader takes a number from the global one.
+        return DataLoader(
+            _Fetched(self.items), sampler=wanted, batch_size=None, num_workers=self.workers,
+            pin_memory=self.pin, generator=torch.Generator(), persistent_workers=stay,
+        )  # fmt: skip

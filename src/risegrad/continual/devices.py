@@ -17,6 +17,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Parameter
 
+from risegrad.common.cores import cores
+
 T = TypeVar("T")
 
 
@@ -89,6 +91,18 @@ def _device(name: str) -> torch.device:
     place = int(os.environ["LOCAL_RANK"]) % torch.accelerator.device_count()
     torch.accelerator.set_device_index(place)
     return torch.device(found.type, place)
+
+
+def described(name: str) -> tuple[str, str]:
+    """The kind of device that ``loop.device`` means here, and which it is, with its memory."""
+    device = _device(name)
+    if device.type == "cpu":
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return "cpu", f"the CPU ({cores()} cores, {memory / 1e9:.1f} GB of memory)"
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return device.type, device.type
+    found = torch.cuda.get_device_properties(device)
+    return "cuda", f"{found.name} ({found.total_memory / 1e9:.1f} GB of memory)"
 
 
 def _backend(device: torch.device) -> str:

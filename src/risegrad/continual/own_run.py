@@ -104,7 +104,10 @@ def perform(settings: OwnRun, folder: Path, report: Report) -> dict[str, Any]:
     devices = _devices(settings)
     host = make_host(settings, devices)
     history = learn_stream(host, len(host.stream), settings, devices, folder, report)
-    return result(host.stream, history, host.main_score, lambda A, u: metrics.summary_domains(A))
+    found = result(host.stream, history, host.main_score, lambda A, u: metrics.summary_domains(A))
+    for task, (_, answers) in zip(found["tasks"], history.scores[-1][host.main_score], strict=True):
+        task["answers"] = answers
+    return found
 
 
 def make_host(settings: OwnRun, devices: Devices) -> OwnHost:

@@ -44,10 +44,12 @@ def once(known: Known, find: Callable[[Any], list[str]], settings: Any) -> list[
 
 def off_hub(repository: str, kind: str = "model") -> str:
     """Why something on the Hugging Face hub cannot be had; "" if it is here already, or there."""
-    hub = need("huggingface_hub", "language" if kind == "model" else "vision", "the hub")
-    if _cached(hub, repository, kind):
+    extra = "language" if kind == "model" else "vision"
+    # ``constants`` by itself: the package has it as an attribute only once something imported it.
+    hub, constants = need("huggingface_hub", extra), need("huggingface_hub.constants", extra)
+    if _cached(hub, constants.HF_HOME, repository, kind):
         return ""
-    if hub.constants.HF_HUB_OFFLINE:
+    if constants.HF_HUB_OFFLINE:
         return "not in the local cache, and HF_HUB_OFFLINE forbids to ask for it"
     try:
         hub.HfApi().repo_info(repository, repo_type=kind, timeout=PATIENCE)
@@ -56,9 +58,9 @@ def off_hub(repository: str, kind: str = "model") -> str:
     return ""
 
 
-def _cached(hub: Any, repository: str, kind: str) -> bool:
+def _cached(hub: Any, home: str, repository: str, kind: str) -> bool:
     if kind == "model":
         found = (hub.try_to_load_from_cache(repository, file) for file in MODEL_FILES)
         return any(isinstance(path, str) for path in found)
-    place = os.environ.get("HF_DATASETS_CACHE") or Path(hub.constants.HF_HOME) / "datasets"
+    place = os.environ.get("HF_DATASETS_CACHE") or Path(home) / "datasets"
     return (Path(place) / repository.replace("/", "___")).is_dir()

@@ -12,7 +12,7 @@ from risegrad.common.optional_imports import explained
 from risegrad.common.settings import Unused, read
 from risegrad.continual.additions import check_composition, read_additions
 from risegrad.continual.additions.run_memory import made_additions
-from risegrad.continual.devices import Devices
+from risegrad.continual.devices import Devices, described
 from risegrad.continual.host import Host
 from risegrad.continual.session import Report
 from risegrad.continual.stream_learning import RunSettings
@@ -96,13 +96,20 @@ def read_config(plain: Mapping[str, Any]) -> Any:
 
 
 def needs(settings: Any, known: dict[Any, Any] | None = None) -> dict[str, Any]:
-    """What is ``missing`` for a run, a sentence each, and the ``bytes`` of its checkpoints.
+    """What is ``missing`` for a run, a sentence each, the ``bytes`` of its checkpoints, and the
+    ``device`` that it uses: its kind, and in words.
 
     ``known`` holds what runs that were asked about before share with this one.
     """
     given = {} if known is None else known
     found: dict[str, Any] = _domain(settings.domain).needs(settings, given)
-    return found
+    return found | {"device": described(settings.loop.device)}
+
+
+def fetch(settings: Any) -> None:
+    """Download what several runs would else download at once, where the settings allow it."""
+    if load := getattr(_domain(settings.domain), "fetch", None):
+        load(settings)
 
 
 def estimate(settings: Any) -> dict[str, Any]:

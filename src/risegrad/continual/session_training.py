@@ -19,7 +19,7 @@ from risegrad.common.seeds import seed_for
 from risegrad.common.settings import APART
 from risegrad.continual.additions.addition import Addition
 from risegrad.continual.additions.composition import check_session
-from risegrad.continual.batch_plan import epoch_batches, load
+from risegrad.continual.batch_plan import Loader, epoch_batches
 from risegrad.continual.devices import Devices
 from risegrad.continual.session import ParameterGroup, Ref, Report, Session, SessionBatch
 from risegrad.continual.training_budget import TrainingBudget
@@ -92,6 +92,7 @@ class SessionTraining:
         self.shaping: dict[str, Attachment] = {}
         self._outside: dict[str, int] = {}
         self._epoch = 0
+        self._loader = Loader(session.items, loop.workers, devices.device.type != "cpu")
         _check_zeroth_order(session.as_later)
         check_scope(
             (group.rule, [f"{group.name}.{name}" for name in group.parameters])
@@ -136,8 +137,7 @@ class SessionTraining:
         self.session.module.train()
         plan = self._plan(epoch)
         mine = [list(self.devices.share(refs)) for refs in plan]
-        pin = self.devices.device.type != "cpu"
-        fetched = load(self.session.items, mine, epoch, workers=self.loop.workers, pin=pin)
+        fetched = self._loader.batches(mine, epoch)
         for number, (refs, batch) in enumerate(zip(plan, fetched, strict=True)):
             loss = self._take_step(batch.to(self.devices.device), len(refs), refs[-1][0])
             yield StepTaken(number + 1, len(plan), len(refs), loss)
@@ -192,8 +192,7 @@ class SessionTraining:
         """The named examples in batches of ``size``: this process's share of them."""
         mine = list(self.devices.share(refs))
         parts = [mine[start : start + size] for start in range(0, len(mine), size)]
-        epoch, workers = self.session.epochs, self.loop.workers
-        for batch in load(self.session.items, parts, epoch, workers=workers):
+        for batch in self._loader.batches(parts, self.session.epochs):
             yield batch.to(self.devices.device)
 
     def _backward(

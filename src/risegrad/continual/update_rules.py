@@ -189,6 +189,22 @@ def head_rule_of(rule: Rule, choice: HeadRule) -> Rule:
 plugins.RULES.bring(dict.fromkeys(RULES, Rule), RULES)
 
 
+def check_own_rule(kind: Any) -> None:
+    """A plugin's rule must shape: one that cannot would fail, or train plainly, in every run."""
+    if not (isinstance(kind, type) and issubclass(kind, Rule)):
+        raise ValueError(f"a rule must be a subclass of Rule, got {kind!r}")
+    name = kind.name
+    try:
+        shaper = kind().shaper(0)
+    except TypeError as error:  # an abstract method of its shaper is not there
+        raise ValueError(f"rule {name!r}: its shaper cannot be made: {error}") from error
+    if not isinstance(shaper, Shaper) and kind.attach is Rule.attach:
+        raise ValueError(f"rule {name!r}: its method shaper must return a Shaper, got {shaper!r}")
+
+
+plugins.RULES.check = check_own_rule
+
+
 def read_rule(table: Any) -> Rule:
     """The settings of a rule from a plain table; its name says which class they are of."""
     if not isinstance(table, Mapping):

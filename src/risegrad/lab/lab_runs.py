@@ -15,7 +15,6 @@ from risegrad.lab.records.record import Record, read_record, read_records
 from risegrad.lab.records.record_reader import RecordError
 from risegrad.lab.running.run_folder import RECORD
 from risegrad.lab.running.run_plan import RunOptions, RunPlan, do_runs, plan_runs, plan_selected
-from risegrad.lab.running.workload import DEFAULT
 
 
 def run(
@@ -28,6 +27,7 @@ def run(
     plugins: Sequence[str | Path] = (),
     track: str | Sequence[str] = (),
     workers: int | None = None,
+    on_cpu: bool = False,
 ) -> LabResults:
     """Run an experiment, as far as it is not done, and return the results of the chosen runs.
 
@@ -38,8 +38,8 @@ def run(
     the runs on validation data are among the results, and those on test data that they chose.
     """
     registered.load(map(str, plugins))
-    options = RunOptions(Path(out), workers=workers, track=_words(track), workload=DEFAULT)
-    chosen = plan_runs(experiment, _overrides(seeds, settings), _words(only), DEFAULT)
+    options = RunOptions(Path(out), workers=workers, track=_words(track), on_cpu=on_cpu)
+    chosen = plan_runs(experiment, _overrides(seeds, settings), _words(only))
     records, failed = _done(chosen, options)
     if chosen.decides:
         more, failed_too = _done(plan_selected(chosen, options)[1], options)

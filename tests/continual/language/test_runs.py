@@ -199,28 +199,19 @@ SGD = {"optimizer": "sgd", "lr": 0.1}
 
 
 @pytest.mark.parametrize("rule", ["fo", "rise"])
-@pytest.mark.parametrize(
-    ("addition", "budget"),
-    [
-        ({"name": "agem", "size": 8, "batch": 4}, {}),
-        ({"name": "sam", "rho": 0.5}, {}),
-        ({"name": "gpm", "samples": 4}, SGD),
-    ],
-    ids=lambda value: value.get("name"),
-)
-def test_additions_that_change_gradients(data, weights, tmp_path, rule, addition, budget):
+def test_an_addition_that_changes_gradients(data, weights, tmp_path, rule):
     stream = {"tasks": ["SST-2", "RTE"]}
-    sections = {"stream": stream, "rule": {"name": rule}, "adapter": budget}
-    found = run(config(data, weights, additions=[addition], **sections), tmp_path / "with")
+    sections = {"stream": stream, "rule": {"name": rule}, "adapter": SGD}
+    gpm = {"name": "gpm", "samples": 4}
+    found = run(config(data, weights, additions=[gpm], **sections), tmp_path / "with")
     plain = run(config(data, weights, **sections), tmp_path / "without")
-    first_differs = addition["name"] == "sam"  # the others have nothing to protect yet
-    assert (found["losses"][0] != plain["losses"][0]) == first_differs
+    assert found["losses"][0] == plain["losses"][0], "there is nothing to protect yet"
     assert found["losses"][1] != plain["losses"][1]
 
 
-@pytest.mark.parametrize("addition", ["replay", "ewc", "agem", "gpm"])
+@pytest.mark.parametrize("addition", ["replay", "ewc", "gpm"])
 def test_a_killed_run_with_an_addition_goes_on_to_the_same_end(data, weights, tmp_path, addition):
-    sizes = {"replay": {"size": 4}, "ewc": {"samples": 2}, "agem": {"size": 4, "batch": 2}}
+    sizes = {"replay": {"size": 4}, "ewc": {"samples": 2}}
     plain = config(
         data,
         weights,
@@ -246,11 +237,8 @@ def test_a_killed_run_with_an_addition_goes_on_to_the_same_end(data, weights, tm
     [
         ("seq-lora", "all-classes", "fo", "'all-classes' does not .* knows no classes to leave"),
         ("seq-lora", "lwf", "fo", "'lwf' needs the scores of all classes seen"),
-        ("seq-lora", "agem", "zo", "'agem' needs exact gradients, but group 'lora' has rule 'zo'"),
-        ("seq-lora", "sam", "zo", "'sam' needs exact gradients"),
         ("seq-lora", "gpm", "fo", "'gpm' does not compose with group 'lora': optimizer 'adamw'"),
         ("inc-lora", "replay", "fo", "'replay' does not compose with host 'inc-lora'"),
-        ("o-lora", "agem", "fo", "'agem' does not compose with host 'o-lora': every session"),
         ("o-lora", "gpm", "fo", "'gpm' does not compose with host 'o-lora'"),
     ],
 )

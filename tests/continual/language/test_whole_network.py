@@ -220,11 +220,6 @@ def test_what_does_not_fit_is_refused_before_anything_is_loaded(data, sections, 
         ("t5", {"additions": [{"name": "gpm"}]}, "'gpm' does not compose with group 'network'"),
         ("t5", {"additions": [{"name": "lwf"}]}, "'lwf' needs the scores of all classes seen"),
         (
-            "t5",
-            {"additions": [{"name": "sam"}], "rule": {"name": "zo"}},
-            "'sam' needs exact gradients, but group 'network' has rule 'zo'",
-        ),
-        (
             "gpt2",  # its layers are transformers' Conv1D, and its output layer is the embedding
             {"additions": [{"name": "gpm"}], "adapter": {"optimizer": "sgd"}},
             "'gpm' needs trained linear layers whose inputs it can look at",

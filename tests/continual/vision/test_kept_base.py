@@ -107,3 +107,14 @@ def test_the_oldest_makes_room(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     made(settings(seed=2))
     assert len(list(folder.iterdir())) == 2
     assert not oldest.exists()
+
+
+@pytest.mark.parametrize("library", ["numpy", "scipy", "scikit-learn"])
+def test_another_version_of_what_makes_images_is_another_base(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, library: str
+) -> None:
+    made(settings())
+    real = kept_base.version
+    monkeypatch.setattr(kept_base, "version", lambda n: "0.0" if n == library else real(n))
+    made(settings())
+    assert len(list(folder.iterdir())) == 2

@@ -98,7 +98,11 @@ def test_the_same_call_repeats_nothing(found, capsys):
 
 def test_nothing_learned_is_said(tmp_path):
     found = search(tmp_path, own_problems.stuck, ("adamw",), settings=QUICK)
-    assert found.sentence.startswith("Nothing was learned")
+    assert found.sentence == (
+        "Nothing was learned: no setting is better than the untrained model (25.0 %) on new data "
+        "by more than 2 standard errors of the test data (of 3.8 points); the best run has 25.0 %."
+    )
+    assert "Before training: 25.0 % on new data, 25.0 % on the data to keep." in str(found)
     assert "To use it" not in str(found)
     with pytest.raises(ValueError, match="no setting learned more than an untrained model"):
         _ = found.winner

@@ -40,7 +40,7 @@ def template() -> str:
         folder = Path(name)
         (folder / "one.toml").write_text('name="one"\ndomain="x"\n[[rows]]\nlabel="a"\n')
         (cell,) = expand(load_experiment(folder / "one.toml"), fake_workload.read_config)
-        assert execute(order_for(cell, folder, fake_workload.__name__)) == (DONE, "")
+        assert execute(order_for(cell, folder, work=fake_workload.__name__)) == (DONE, "")
         return (folder / cell.folder / "record.json").read_text(encoding="utf-8")
 
 

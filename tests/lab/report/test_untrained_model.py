@@ -81,12 +81,16 @@ def test_a_gain_within_two_standard_errors_is_none(
     assert rows(tmp_path, *runs)["x"].idle is idle
 
 
-def test_several_seeds_must_agree_as_well(tmp_path: Path) -> None:
-    """A mean gain of 20, but one seed is below the start."""
+def test_most_seeds_must_have_learned(tmp_path: Path) -> None:
+    """A mean gain of 20, but two of three seeds gained nothing."""
     runs = [run("x", new, s, before=40.0) for s, new in enumerate((39.0, 41.0, 100.0))]
     assert rows(tmp_path, *runs)["x"].idle
 
 
-def test_own_problems_count_batches_which_say_nothing_of_examples(tmp_path: Path) -> None:
-    content = run("x", 41.0, before=40.0, domain="own")
-    assert not rows(tmp_path, content)["x"].idle
+def test_own_problems_count_answers_where_batches_say_nothing(tmp_path: Path) -> None:
+    """38.67 to 39.06 % of 512 answers is noise; without their number nothing is known of it."""
+    content = run("x", 39.06, before=38.67, domain="own")
+    assert not rows(tmp_path / "old", content)["x"].idle
+    for task in content["result"]["tasks"]:
+        task["answers"] = 512 // TASKS
+    assert rows(tmp_path / "new", content)["x"].idle

@@ -8,7 +8,6 @@ from risegrad import plugins
 from risegrad.common.checks import check_choice
 from risegrad.common.settings import read, wrong
 from risegrad.continual.additions.addition import AdditionSettings
-from risegrad.continual.additions.agem import AgemSettings
 from risegrad.continual.additions.all_classes import AllClassesSettings
 from risegrad.continual.additions.composition import check_composition
 from risegrad.continual.additions.ewc import EwcSettings
@@ -17,7 +16,6 @@ from risegrad.continual.additions.kron_anchor import KronAnchorSettings
 from risegrad.continual.additions.lwf import LwfSettings
 from risegrad.continual.additions.replay import ReplaySettings
 from risegrad.continual.additions.retract import InterpolateSettings, RetractSettings
-from risegrad.continual.additions.sam import SamSettings
 
 __all__ = ["ADDITIONS", "AdditionSettings", "check_composition", "read_additions"]
 
@@ -25,8 +23,6 @@ _ALL: tuple[type[AdditionSettings], ...] = (
     ReplaySettings,
     EwcSettings,
     LwfSettings,
-    AgemSettings,
-    SamSettings,
     GpmSettings,
     AllClassesSettings,
     KronAnchorSettings,

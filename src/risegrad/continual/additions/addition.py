@@ -66,8 +66,6 @@ class Addition:
     """Whether its ``penalty`` needs the scores of all classes seen."""
     every_class: ClassVar[bool] = False
     """Whether the loss is over all classes seen instead of the session's own."""
-    recomputes: ClassVar[bool] = False
-    """Whether ``adjust`` computes the gradients anew: others that adjust come after it."""
 
     def check(self, session: Session) -> None:
         """Refuse a session that this addition has nothing to offer to."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 from risegrad.continual.additions.addition import Addition
 from risegrad.continual.host import Host
@@ -22,13 +21,6 @@ def check_composition(host: type[Host], additions: Sequence[Addition]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"additions must be different, got {name!r} {names.count(name)} times")
-    adjusting = [a for a in additions if type(a).adjust is not Addition.adjust]
-    for earlier, later in pairwise(adjusting):
-        if later.recomputes:
-            raise ValueError(
-                f"addition {later.name!r} must come before {earlier.name!r}: it computes the "
-                f"gradients again, and what {earlier.name!r} did to them would be lost"
-            )
 
 
 def check_session(session: Session, addition: Addition) -> None:

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from risegrad.common.seeds import generator_for, seed_for
-from risegrad.continual.batch_plan import epoch_batches, load
+from risegrad.continual.batch_plan import Loader, epoch_batches
 from risegrad.continual.devices import Devices
 from risegrad.continual.session_training import Loop
 from risegrad.continual.stream import Stream, Task
@@ -38,13 +38,12 @@ def train_base(
     budget = TrainingBudget(epochs=settings.base_epochs, optimizer="adamw", lr=settings.base_lr)
     optimizer = budget.make_optimizer(both.parameters())
     items = AugmentedImages(Stream("base", tuple(tasks)), seed_for(seed, "base"))
+    loader = Loader(items, loop.workers)
     with torch.random.fork_rng(devices=range(torch.accelerator.device_count())):
         torch.manual_seed(seed_for(seed, "base"))
         for epoch in range(budget.epochs):
             optimizer.param_groups[0]["lr"] = budget.lr_at(epoch)
-            for fetched in load(
-                items, _batches(tasks, loop, seed, epoch), epoch, workers=loop.workers
-            ):
+            for fetched in loader.batches(_batches(tasks, loop, seed, epoch), epoch):
                 batch = fetched.to(devices.device)
                 optimizer.zero_grad()
                 logits = head(features(vit, batch.inputs))

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,10 +81,21 @@ def _file(vit: nn.Module, tasks: int, settings: VisionRun, devices: Devices) -> 
     return folder / f"{digest(known)[:32]}.safetensors"
 
 
+LIBRARIES = ("torch", "numpy", "scipy", "scikit-learn", "torchvision", "timm", "pillow")
+"""What images, their views and the network's code come from."""
+
+
 def _arithmetic() -> list[Any]:
     """What the last digits of a sum depend on."""
     capability = torch.backends.cpu.get_cpu_capability()
-    return [torch.__version__, torch.get_num_threads(), platform.machine(), capability]
+    versions = [_version(name) for name in LIBRARIES]
+    return [*versions, torch.get_num_threads(), platform.machine(), capability]
+
+
+def _version(distribution: str) -> str:
+    with suppress(PackageNotFoundError):
+        return version(distribution)
+    return ""
 
 
 @cache

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from risegrad.common.seeds import generator_for
-from risegrad.continual.batch_plan import load
+from risegrad.continual.batch_plan import Loader
 from risegrad.continual.devices import Devices
 from risegrad.continual.session_training import Loop
 from risegrad.continual.stream import Stream
@@ -18,7 +18,7 @@ from risegrad.continual.update_rules import Rule
 from risegrad.continual.vision.adapters import make_adapters
 from risegrad.continual.vision.backbone import ViTSettings, feature_width, features
 from risegrad.continual.vision.classifier_heads import Head
-from risegrad.continual.vision.image_batches import PlainImages
+from risegrad.continual.vision.image_batches import PlainImages, VisionBatch
 from risegrad.continual.vision.streams import ImageSplit
 
 
@@ -41,6 +41,8 @@ class Kit:
     _kept: dict[tuple[str, int, str], tuple[Tensor, Tensor]] = field(
         default_factory=dict, init=False
     )
+
+    _loaders: dict[str, Loader[VisionBatch]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.vit.to(self.devices.device)
@@ -84,13 +86,20 @@ class Kit:
             adapters.eval()
         found, labels = [torch.empty(0, self.width)], [torch.empty(0, dtype=torch.int64)]
         with torch.no_grad():
-            for batch in load(PlainImages(self.stream, split), refs, 0, workers=self.loop.workers):
+            for batch in self._loader(split).batches(refs, 0):
                 batch = batch.to(self.devices.device)
                 with self.devices.autocast():
                     found.append(self.extract(batch.inputs, adapters).float().cpu())
                 labels.append(batch.labels.cpu())
         device = self.devices.device
         return torch.cat(found).to(device), torch.cat(labels).to(device)
+
+    def _loader(self, split: str) -> Loader[VisionBatch]:
+        """One for the whole run: its processes are there at the next scoring."""
+        if split not in self._loaders:
+            items = PlainImages(self.stream, split)
+            self._loaders[split] = Loader(items, self.loop.workers)
+        return self._loaders[split]
 
     def kept_features(
         self,

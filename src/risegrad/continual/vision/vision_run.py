@@ -64,6 +64,12 @@ def needs(settings: VisionRun, known: Known) -> dict[str, Any]:
     return {"missing": missing, "bytes": checkpoint_bytes(size)}
 
 
+def fetch(settings: VisionRun) -> None:
+    """Download the images where the settings allow it; they stay where a run looks for them."""
+    if settings.stream.source == "cifar100" and settings.stream.download:
+        open_source(settings.stream)
+
+
 def _data(stream: ImageStreamSettings) -> list[str]:
     """Looked for, not read: whole sets of images would take a while."""
     if stream.source in READERS:

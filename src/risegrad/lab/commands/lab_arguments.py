@@ -3,8 +3,6 @@
 import argparse
 from pathlib import Path
 
-from risegrad.lab.running.workload import DEFAULT
-
 OUT = "out/runs"
 
 
@@ -20,8 +18,6 @@ def add_experiment(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", action="append", default=[], metavar="LABEL", help=text)
     parser.add_argument("--seeds", metavar="0,1,2", help="these seeds instead of the file's")
     add_plugin(parser)
-    # For tests and other domains: a module with read_config, estimate and perform.
-    parser.add_argument("--workload", default=DEFAULT, help=argparse.SUPPRESS)
 
 
 def add_plugin(parser: argparse.ArgumentParser) -> None:

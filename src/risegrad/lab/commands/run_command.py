@@ -22,7 +22,8 @@ Ray. A finished run is not repeated, an interrupted one continues from its last 
 one does not stop the others. Several 'rise run' on the same folder share the work. Each run has a
 folder DIR/EXPERIMENT/ROW-SEED-ID with its record.json, log.txt and checkpoints.
 Before the first run it checks that data, weights, packages and disk space for the whole experiment
-are there, and lists everything that is missing. Where the file says 'select', every point of a
+are there, and lists everything that is missing; --check does only that, and says about how long the
+runs would take here. Where the file says 'select', every point of a
 sweep runs on validation data first, and the best of each method then on test data.
 Exit codes: 0 all done, 1 some failed, 2 a mistake in the arguments or the file, or something that
 the runs need is missing, 130 stopped."""
@@ -30,6 +31,7 @@ EXAMPLES: tuple[str, ...] = (
     "rise run digits",
     "rise run digits --workers 2 --set rule.q=8 --out out/q8",
     "rise run my/experiment.toml --only RISE --seeds 0,1",
+    "rise run table1-cifar100-inc5 --check",
     "rise run digits --engine ray --address auto",
     "rise run my/experiment.toml --plugin my_host.py --track tensorboard",
 )
@@ -53,6 +55,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--processes", type=int, default=1, metavar="N", help=text)
     text = "of a Ray cluster, e.g. auto; else RAY_ADDRESS, else one is started here"
     parser.add_argument("--address", metavar="HOST:PORT", help=text)
+    text = "start nothing: say what is missing, on which device the runs are, and about how long"
+    parser.add_argument("--check", action="store_true", help=text)
+    text = "run on the CPU what the experiment file says to need a GPU"
+    parser.add_argument("--on-cpu", action="store_true", help=text)
     text = "run again what failed before"
     parser.add_argument("--retry-failed", action="store_true", help=text)
     text = "also send the curves to a tracker ('rise list trackers'); may be repeated"
@@ -66,8 +72,19 @@ def plan(args: argparse.Namespace) -> Callable[[], int]:
     load_plugins(args)
     shared = {field.name: getattr(args, field.name) for field in fields(RunOptions)}
     options = RunOptions(**shared | {"track": tuple(args.track)})
-    chosen = plan_runs(args.experiment, overrides(args), args.only, args.workload)
-    return lambda: execute(chosen, options)
+    chosen = plan_runs(args.experiment, overrides(args), args.only)
+    return lambda: (check_only if args.check else execute)(chosen, options)
+
+
+def check_only(chosen: "RunPlan", options: "RunOptions") -> int:
+    """Say what the runs need and where they would run; the exit code says whether they can."""
+    from risegrad.lab.running.run_plan import check
+
+    text, missing = check(chosen, options)
+    print(text)
+    if missing:
+        print(f"rise {NAME}: error: {missing}", file=sys.stderr)
+    return UNREADY if missing else 0
 
 
 def execute(chosen: "RunPlan", options: "RunOptions") -> int:

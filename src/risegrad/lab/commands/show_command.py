@@ -18,26 +18,21 @@ if TYPE_CHECKING:
 NAME = "show"
 SUMMARY = "show the runs of an experiment, which are done, and how much work they are"
 DESCRIPTION = """\
-Expands an experiment into its runs, one per row, varied value and seed, without running anything:
-label, seed, id, whether it is done, and an estimate of the work that is left. With
---time, a few steps of each model are timed, which tells how long that work takes here. Where the
-file says 'select', also what was chosen so far, and the runs on test data of that. With --json,
-everything including the full configuration of each run."""
+Expands an experiment into its runs, one per row, varied value and seed, without running anything: a
+line for each row and value with its seeds and how many of them are done, and how much work is left
+('rise run EXPERIMENT --check' says how long that takes here). Where the file says 'select', also
+what was chosen so far, and the runs on test data of that. With --json, everything: ids, folders and
+the full configuration of each run."""
 EXAMPLES: tuple[str, ...] = (
     "rise show digits",
-    "rise show digits --time",
     "rise show digits --set rule.q=8 --json",
     "rise show my/experiment.toml --out out/q8 --only RISE",
 )
-
-SECONDS = "seconds"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``rise show``."""
     add_experiment(parser)
-    text = "also how long the work takes on this machine, from a few timed steps"
-    parser.add_argument("--time", action="store_true", help=text)
     parser.add_argument("--json", action="store_true", help="machine-readable, and complete")
 
 
@@ -49,7 +44,7 @@ def plan(args: argparse.Namespace) -> Callable[[], int]:
 
     load_plugins(args)
     experiment = load_experiment(args.experiment, overrides(args))
-    work = workload.load(args.workload)
+    work = workload.load()
     cells = choose(expand(experiment, work.read_config), args.only)
     return lambda: execute(experiment, cells, work, args)
 
@@ -65,7 +60,7 @@ def execute(
     chosen = decided(first, args.out)
     cells = [*first, *placed(selected(experiment, chosen, work.read_config), args.out)]
     rows = {cell.order: cell for cell in cells}  # the seeds of a row cost the same
-    works = {order: _estimate(cell, work, args.time) for order, cell in rows.items()}
+    works = {order: _estimate(cell, work) for order, cell in rows.items()}
     runs = [_run(cell, args.out) | {"estimate": works[cell.order]} for cell in cells]
     left = total(run["estimate"] for run in runs if run["state"] != "done")
     if args.json:
@@ -78,17 +73,30 @@ def execute(
     print(visible(" - ".join(filter(None, [experiment.name, experiment.title]))))
     for text in filter(None, [experiment.question, experiment.description]):
         print(visible_lines(text))
-    lines = [[run["label"], str(run["seed"]), run["id"][:12], run["state"]] for run in runs]
-    print(f"\n{columns([['', 'seed', 'id', 'state'], *lines], right=False)}\n")
+    print(f"\n{columns([['', 'seeds', 'state'], *_lines(runs)], right=False)}\n")
     for why, labels in _reasons(runs).items():
         print(f"{visible('; '.join(labels))}: {visible(why)}\n")
     print(*_choices(experiment, chosen), sep="\n", end="\n" if experiment.select else "")
-    states = Counter(run["state"] for run in runs)
-    print(f"{len(runs)} runs: " + ", ".join(f"{n} {state}" for state, n in states.items()))
-    print(*_left(left), sep="\n", end="\n" if left else "")
+    print(f"{len(runs)} runs: {_states(runs)}")
+    if left:
+        print("left to do: " + ", ".join(f"{_count(n)} {name}" for name, n in left.items()))
     for problem in dict.fromkeys(one["problem"] for one in works.values() if "problem" in one):
         print(f"no estimate: {visible(problem)}")
     return 0
+
+
+def _lines(runs: Sequence[dict[str, Any]]) -> Iterator[list[str]]:
+    """A line for each row: its seeds, and how many of its runs are in which state."""
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for run in runs:
+        rows.setdefault(run["label"], []).append(run)
+    for label, found in rows.items():
+        yield [label, ", ".join(str(run["seed"]) for run in found), _states(found)]
+
+
+def _states(runs: Sequence[dict[str, Any]]) -> str:
+    states = Counter(run["state"] for run in runs)
+    return ", ".join(f"{count} {state}" for state, count in states.items())
 
 
 def _head(experiment: "Experiment") -> dict[str, Any]:
@@ -121,23 +129,10 @@ def _reasons(runs: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
     return found
 
 
-def _left(left: dict[str, float]) -> Iterator[str]:
-    from risegrad.lab.running.run_display import duration
-
-    counts = {name: n for name, n in left.items() if name != SECONDS}
-    if counts:
-        yield "left to do: " + ", ".join(f"{_count(n)} {name}" for name, n in counts.items())
-    if SECONDS in left:
-        yield f"about {duration(left[SECONDS])} here, one run at a time, without start-up"
-
-
-def _estimate(cell: "RunCell", work: "Workload", timed: bool) -> dict[str, Any]:
+def _estimate(cell: "RunCell", work: "Workload") -> dict[str, Any]:
     """An estimate looks at the data, which may not be here: no reason to show nothing."""
     try:
-        settings = work.read_config(cell.settings)
-        counts = dict(work.estimate(settings))
-        clock = getattr(work, "seconds", None) if timed else None  # a workload need not know
-        return counts | ({SECONDS: clock(settings)} if clock else {})
+        return dict(work.estimate(work.read_config(cell.settings)))
     except Exception as error:
         return {"problem": " ".join(str(error).split()) or type(error).__name__}
 

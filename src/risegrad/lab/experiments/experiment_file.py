@@ -15,6 +15,7 @@ from risegrad.lab.experiments.selection import check_select
 from risegrad.lab.experiments.sweeps import check_sweep, check_values
 from risegrad.lab.records.record import PaperCell
 from risegrad.lab.records.record_reader import short
+from risegrad.pages.page_text import visible
 
 Table = dict[str, Any]
 
@@ -83,6 +84,9 @@ class File(Sections):
     """What it asks, in a sentence that ends with a question mark."""
     description: str = ""
     domain: str
+    gpu: bool = False
+    """Whether its runs are so large that they need a GPU: without one they are refused unless
+    ``--on-cpu`` is given."""
     seeds: tuple[int, ...] = (0,)
     sweep: Table = field(default_factory=dict)
     """Of every row that has none of its own."""
@@ -161,8 +165,8 @@ class Experiment(File):
         super().__post_init__()
         for assignment in self.overrides:
             root = _root(assignment)
-            if root not in SECTIONS:
-                raise ValueError(f"{root}: {unknown(root, SECTIONS)}")
+            if root and root not in SECTIONS:
+                raise ValueError(f"{visible(root)}: {unknown(root, SECTIONS)}")
             override({}, assignment)
 
 

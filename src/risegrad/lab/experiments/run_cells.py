@@ -227,7 +227,7 @@ def choose(cells: list[RunCell], only: Sequence[str]) -> list[RunCell]:
     if not only:
         return cells
     for word in only:
-        if not any(_matches(cell, word) for cell in cells):
+        if not word or not any(_matches(cell, word) for cell in cells):
             names = [n for c in cells for n in (c.row.section, c.row.method, c.row.label) if n]
             raise ValueError(f"--only {word!r}: {unknown(word, dict.fromkeys(names))}")
     return [cell for cell in cells if any(_matches(cell, word) for word in only)]

@@ -97,6 +97,10 @@ def common_range(first: Curve, second: Curve) -> tuple[float, float] | None:
     return overlap(first.range, second.range)
 
 
+FEW = 2
+"""Seeds whose interval is so wide that hardly any difference excludes zero."""
+
+
 class Frontier:
     """Forgetting against learning for several methods, over their sweeps and seeds.
 
@@ -157,19 +161,25 @@ class Frontier:
         return min(enough, key=lambda setting: setting.forgotten)
 
     def sentence(self) -> str:
-        """The finding in one sentence, with its interval; said plainly where there is none."""
+        """The finding with its interval; said plainly where there is none, and of few seeds what
+        comes nearest to one."""
         clear = [found for found in self.comparisons if found.verdict == "less"]
         if clear:
             return _finding(clear[0])
         if not self.comparisons:
             return "There is one method only, so nothing to compare."
-        verdicts = {found.verdict for found in self.comparisons}
-        if verdicts & {"open", "more"}:
-            usual = self.reference.name
-            return f"At equal learning no method forgets less than {usual} by more than noise."
-        if "one seed" in verdicts or len({run.seed for run in self.runs}) == 1:
-            return "One seed only, so no difference between methods can be told from noise."
-        return f"No method can be compared with {self.reference.name}: no learning in common."
+        usual = self.reference.name
+        unclear = {
+            "open": f"At equal learning no method forgets less than {usual} by more than noise.",
+            "one seed": "One seed only, so no difference between methods can be told from noise.",
+        }
+        unclear["more"] = unclear["open"]
+        for verdict in ("open", "more", "one seed"):
+            for nearest in self.comparisons:
+                if nearest.verdict == verdict:
+                    few = nearest.difference is not None and nearest.difference.n <= FEW
+                    return f"{unclear[verdict]} {_finding(nearest) if few else ''}".strip()
+        return f"No method can be compared with {usual}: no learning in common."
 
     def _repr_html_(self) -> str:
         """For notebooks: the finding, and every method at equal learning."""
@@ -208,9 +218,11 @@ def _finding(found: EqualLearning) -> str:
     mine, theirs, less = found.forgotten, found.of_reference, found.difference
     if found.level is None or mine is None or theirs is None or less is None:
         raise ValueError(f"{found.method!r} was not compared: {found.verdict}")
-    low, high = -(less.high or 0.0), -(less.low or 0.0)
+    word, sign = ("more", 1) if less.mean > 0 else ("less", -1)
+    ends = sorted(sign * end for end in (less.low, less.high) if end is not None)
+    sure = f", 95 % interval {ends[0]:.1f} to {ends[1]:.1f}; {less.n} seeds" if ends else ""
     return (
         f"At equal learning ({found.level:.1f} % on new tasks), {found.method} forgets "
         f"{mine.mean:.1f} points, {found.reference} {theirs.mean:.1f}: "
-        f"{-less.mean:.1f} less, 95 % interval {low:.1f} to {high:.1f}; {less.n} seeds."
+        f"{abs(less.mean):.1f} {word}{sure}."
     )

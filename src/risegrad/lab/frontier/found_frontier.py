@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from risegrad.common.intervals import Interval, interval
@@ -13,7 +14,7 @@ from risegrad.common.optional_imports import need
 from risegrad.continual.metrics import final_average, forgetting_max_last, new_task_plasticity
 from risegrad.lab.frontier.equal_learning import Frontier
 from risegrad.lab.frontier.frontier_code import code_of
-from risegrad.lab.frontier.frontier_curves import RunPoint, SweepSetting
+from risegrad.lab.frontier.frontier_curves import ERRORS, RunPoint, SweepSetting
 from risegrad.lab.frontier.frontier_methods import FrontierMethod
 from risegrad.lab.records.record import Record
 from risegrad.lab.report.row_points import measured_point, run_point
@@ -96,9 +97,25 @@ class FoundFrontier:
     def sentence(self) -> str:
         """The finding in one sentence."""
         alive = [s for curve in self.frontier.curves.values() for s in curve.front]
-        if not alive:
-            return "Nothing was learned: no setting is better than the untrained model on new data."
-        return self.frontier.sentence()
+        return self.frontier.sentence() if alive else self._nothing
+
+    @property
+    def _nothing(self) -> str:
+        best = max(self.runs, key=lambda run: run.learned - (run.start or 0.0))
+        start = "" if best.start is None else f" ({best.start:.1f} %)"
+        return (
+            f"Nothing was learned: no setting is better than the untrained model{start} on new "
+            f"data by more than {ERRORS:g} standard errors of the test data (of {best.noise:.1f} "
+            f"points); the best run has {best.learned:.1f} %."
+        )
+
+    @cached_property
+    def untrained(self) -> str:
+        """What the model scores before training; empty where no run looked."""
+        sets = {"on new data": False, "on the data to keep": True}
+        means = {words: _before(self.records, known) for words, known in sets.items()}
+        told = (f"{score:.1f} % {words}" for words, score in means.items() if score is not None)
+        return f"Before training: {listed}." if (listed := ", ".join(told)) else ""
 
     @cached_property
     def remarks(self) -> tuple[str, ...]:
@@ -180,6 +197,19 @@ class FoundFrontier:
             yield f"Cut to fit the time: {'; '.join(self.cut)}."
         if self.failed:
             yield f"Failed runs: {len(self.failed)}, the first {self.failed[0]}"
+
+
+def _before(records: Sequence[Record], known: bool) -> float | None:
+    """Mean over runs of the untrained model's score on the sets that are known, or new."""
+    scores = [
+        score
+        for run in records
+        for task, score in zip(
+            run.result.tasks, run.result.before.get(run.result.main_score, ()), strict=False
+        )
+        if task.known is known and score is not None
+    ]
+    return fmean(scores) if scores else None
 
 
 def _line(method: str, run: Record) -> Iterator[RunPoint]:

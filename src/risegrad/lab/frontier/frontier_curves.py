@@ -39,6 +39,13 @@ class RunPoint:
     noise: float = 0.0
     """The standard error of ``learned`` that test sets of this size leave; 0 where not known."""
 
+    @property
+    def learned_something(self) -> bool | None:
+        """Whether the gain is beyond the noise; None where the start is not known."""
+        if self.start is None:
+            return None
+        return self.learned - self.start > ERRORS * self.noise
+
 
 ERRORS = 2.0
 """A gain counts from this many standard errors of the test sets."""
@@ -85,17 +92,15 @@ class SweepSetting:
 
     @cached_property
     def learned_something(self) -> bool:
-        """Whether it is above the untrained model by more than noise: that of the test sets, which
-        all seeds share, and with several seeds also their scatter.
+        """Whether most seeds are above the untrained model by more than the noise of the test sets.
 
-        Where the start is not known, nothing can be said against it.
+        Each is judged alone, so that more seeds can only confirm what one shows. Where no start is
+        known, nothing can be said against it.
         """
-        runs = list(self.runs.values())
-        found = interval([run.learned - run.start for run in runs if run.start is not None])
-        if found is None:
-            return True
-        least = found.mean if found.low is None else found.low
-        return least > 0 and found.mean > ERRORS * fmean(run.noise for run in runs)
+        judged = [
+            found for run in self.runs.values() if (found := run.learned_something) is not None
+        ]
+        return not judged or 2 * sum(judged) > len(judged)
 
 
 @dataclass(frozen=True)

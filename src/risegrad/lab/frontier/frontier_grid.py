@@ -23,7 +23,7 @@ from risegrad.lab.frontier.frontier_settings import FrontierSettings
 from risegrad.lab.frontier.frontier_time import TimeBudget, run_stages, stages
 from risegrad.lab.records.record import Record, read_record
 from risegrad.lab.running import workload
-from risegrad.lab.running.preflight import preflight
+from risegrad.lab.running.preflight import fetch, preflight, told
 from risegrad.lab.running.run_display import duration, where
 from risegrad.lab.running.run_execution import DONE, execute, order_for
 from risegrad.lab.running.run_folder import RECORD, State, error_text, look, placed
@@ -143,8 +143,9 @@ class FrontierGrid:
 
     def _check(self) -> None:
         todo = [cell for cell in self.cells if not self._ended(cell)]
-        if todo and (lacks := preflight(todo, workload.load(), self.out, 1)):
-            raise RuntimeError(lacks)
+        work = workload.load()
+        if todo and (missing := preflight(todo, work, self.out, 1).missing or fetch(todo, work)):
+            raise RuntimeError(told(missing, len(todo)))
 
     def _choose_examples(self) -> None:
         """Fewer examples where the wanted runs would take too long; kept, so that runs fit."""
@@ -187,7 +188,7 @@ class FrontierGrid:
     def _run(self, cell: RunCell) -> None:
         folder, started = self.out / cell.folder, self.clock()
         with _shown(folder, cell.title):
-            outcome, message = execute(order_for(cell, self.out, workload.DEFAULT))
+            outcome, message = execute(order_for(cell, self.out))
         seconds = self.clock() - started
         self.budget.paces.append(seconds)
         told = _measured(read_record(folder / RECORD)) if outcome == DONE else message

@@ -133,7 +133,7 @@ def spelled(found: FoundFrontier) -> str:
     """What the abbreviations mean, said where a reader meets them first."""
     labels = " ".join(found.frontier.curves)
     used = (f"{name}: {words}." for name, words in RULES.items() if name in labels.split())
-    return " ".join((MEASURES, *used))
+    return " ".join(filter(None, (MEASURES, *used, found.untrained)))
 
 
 def _best(found: FoundFrontier) -> BestSetting | None:

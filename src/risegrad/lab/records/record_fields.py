@@ -80,6 +80,8 @@ class TaskRecord:
     """number of validation examples"""
     test: int = 0
     """number of test examples"""
+    answers: int = 0
+    """of a model of one's own: how many answers its score counts, where `test` counts batches"""
     known: bool = False
     """whether it was known from the start: scored, never trained"""
 

@@ -89,8 +89,7 @@ def standard_error(run: Record, learned: float, start: float | None) -> float:
     """Of New, in points: what test sets of this size leave open (binomial, one share for all
     tasks: halfway between start and end); 0 where the sizes or the start are not known."""
     sizes = list(_sizes(run))
-    counted = run.setting("domain") != "own"  # there a whole batch counts as one example
-    if start is None or not counted or not sizes or not all(sizes):
+    if start is None or not sizes or not all(sizes):
         return 0.0
     share = min(max((learned + start) / 200, 0.0), 1.0)
     of_mean = sum(1 / size for size in sizes) / len(sizes) ** 2
@@ -99,6 +98,8 @@ def standard_error(run: Record, learned: float, start: float | None) -> float:
 
 def _sizes(run: Record) -> Iterator[int]:
     def size(task: TaskRecord) -> int:
+        if run.setting("domain") == "own":  # there a whole batch counts as one example
+            return task.answers
         decided = run.setting("loop", "score_on") == "validation"
         return task.validation if decided else task.test
 

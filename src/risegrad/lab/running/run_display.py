@@ -1,4 +1,4 @@
-"""What ``rise run`` shows: a live table in a terminal, plain lines anywhere else."""
+"""What ``rise run`` shows: a line per event, and a bar where somebody watches."""
 
 import sys
 import time
@@ -8,32 +8,8 @@ from typing import Any, TextIO
 
 from risegrad.common.optional_imports import absent, need
 from risegrad.lab.running.run_progress import fraction, latest
-from risegrad.lab.running.run_schedule import Running, Tally, Watcher
-from risegrad.pages.page_text import visible, visible_lines
-
-MOST_LINES = 16
-
-
-class Lines:
-    """One line per event, and one now and then that says how far everything is."""
-
-    EVERY = 60.0
-
-    def __init__(self, stream: TextIO) -> None:
-        self.stream, self.spoken = stream, time.monotonic()
-        self.pace = Pace()
-
-    def say(self, text: str) -> None:
-        """Print a line."""
-        print(visible_lines(text), file=self.stream, flush=True)
-
-    def tick(self, tally: Tally) -> None:
-        """Print the totals now and then."""
-        if time.monotonic() - self.spoken < self.EVERY:
-            return
-        self.spoken = time.monotonic()
-        shares = {name: fraction(latest(one.folder)) for name, one in tally.running.items()}
-        self.say(totals(tally, self.pace.seconds_left(tally, shares)))
+from risegrad.lab.running.run_schedule import Tally, Watcher
+from risegrad.pages.page_text import visible_lines
 
 
 class Pace:
@@ -57,76 +33,55 @@ class Pace:
         return elapsed / work * left if work > 0.01 and elapsed > 2 else None
 
 
-class Live:
-    """The table; redrawn a few times a second, events scroll by above it."""
+class Lines:
+    """One line per event, and one now and then that says how far everything is."""
 
-    PAUSE = 0.25
+    EVERY = 60.0
 
-    def __init__(self, live: Any) -> None:
-        self.live, self.drawn, self.pace = live, 0.0, Pace()
+    def __init__(self, stream: TextIO) -> None:
+        self.stream, self.spoken = stream, time.monotonic()
+        self.pace = Pace()
 
     def say(self, text: str) -> None:
-        """Print a line above the table."""
-        self.live.console.print(visible_lines(text), markup=False, highlight=False)
+        """Print a line."""
+        print(visible_lines(text), file=self.stream, flush=True)
 
     def tick(self, tally: Tally) -> None:
-        """Draw the table again, now and then."""
-        if time.monotonic() - self.drawn >= self.PAUSE:
-            self.drawn = time.monotonic()
-            self.live.update(self.table(tally), refresh=True)
+        """Say the totals now and then."""
+        if time.monotonic() - self.spoken >= self.EVERY:
+            self.spoken = time.monotonic()
+            shares = {name: fraction(latest(one.folder)) for name, one in tally.running.items()}
+            self.show(tally, totals(tally, self.pace.seconds_left(tally, shares)), shares)
 
-    def table(self, tally: Tally) -> Any:
-        """The table of the runs that are on their way."""
-        from rich.table import Table
-        from rich.text import Text
-
-        news = {name: latest(one.folder) for name, one in tally.running.items()}
-        shares = {name: fraction(words) for name, words in news.items()}
-        left = self.pace.seconds_left(tally, shares)
-        table = Table(title=Text(totals(tally, left)), title_justify="left", expand=False)
-        for head in ("run", "seed", "done", "at", "loss", "acc", "time"):
-            table.add_column(head, justify="left" if head in ("run", "at") else "right")
-        for name, one in list(tally.running.items())[:MOST_LINES]:
-            table.add_row(*map(Text, _cells(one, news[name], shares[name])))
-        if len(tally.running) > MOST_LINES:
-            table.add_row(f"and {len(tally.running) - MOST_LINES} more")
-        return table
+    def show(self, tally: Tally, text: str, shares: dict[str, float]) -> None:
+        """Print the totals."""
+        self.say(text)
 
 
-class ProgressBar:
-    """A bar of tqdm, which notebooks draw as their own; events go above it."""
+class Bar(Lines):
+    """A bar of tqdm with the totals beside it, in a terminal or notebook; events go above it."""
 
-    PAUSE = 0.5
+    EVERY = 0.5
 
     def __init__(self, bar: Any) -> None:
-        self.bar, self.drawn = bar, 0.0
+        super().__init__(sys.stdout)
+        self.bar, self.spoken = bar, 0.0
 
     def say(self, text: str) -> None:
         """Print a line above the bar."""
         self.bar.write(visible_lines(text))
 
     def tick(self, tally: Tally) -> None:
-        """Move the bar, now and then."""
-        over = tally.running.keys() == set() and tally.left == 0
-        if not over and time.monotonic() - self.drawn < self.PAUSE:
-            return
-        self.drawn = time.monotonic()
-        shares = (fraction(latest(one.folder)) for one in tally.running.values())
+        """Move the bar now and then, and at the end."""
+        if not tally.left:
+            self.spoken = 0.0
+        super().tick(tally)
+
+    def show(self, tally: Tally, text: str, shares: dict[str, float]) -> None:
+        """Move the bar."""
         self.bar.total = tally.total
-        self.bar.n = round(tally.total - tally.left + sum(shares), 2)
-        self.bar.refresh()
-
-
-def _cells(one: Running, news: dict[str, Any], share: float) -> list[str]:
-    return [
-        visible(one.cell.row.label),
-        str(one.cell.seed),
-        f"{100 * share:.0f} %",
-        where(news) or "starting",
-        _number(news.get("loss"), 4),
-        _number(news.get("union"), 1),
-        duration(time.monotonic() - one.since),
-    ]
+        self.bar.n = round(tally.total - tally.left + sum(shares.values()), 2)
+        self.bar.set_description_str(text)
 
 
 def where(news: dict[str, Any]) -> str:
@@ -134,10 +89,6 @@ def where(news: dict[str, Any]) -> str:
     pairs = (("task", "tasks"), ("epoch", "epochs"), ("batch", "batches"))
     parts = [f"{one} {news[one]}/{news.get(many, '?')}" for one, many in pairs if one in news]
     return ", ".join(parts)
-
-
-def _number(value: Any, digits: int) -> str:
-    return f"{value:.{digits}f}" if isinstance(value, int | float) else ""
 
 
 def totals(tally: Tally, seconds_left: float | None) -> str:
@@ -167,26 +118,14 @@ def duration(seconds: float) -> str:
 
 
 @contextmanager
-def display(stream: TextIO | None = None) -> Iterator[Watcher]:
+def display() -> Iterator[Watcher]:
     """The display that suits where the output goes."""
-    if stream is None and _in_notebook():
-        with need("tqdm.auto", "lab").tqdm(total=1, unit="run", desc="runs") as bar:
-            yield ProgressBar(bar)
+    notebook = "ipykernel" in sys.modules
+    if absent("tqdm") or not (notebook or sys.stdout.isatty()):
+        yield Lines(sys.stdout)
         return
-    stream = stream or sys.stdout
-    if not stream.isatty():
-        yield Lines(stream)
-        return
-    try:
-        from rich.console import Console
-        from rich.live import Live as RichLive
-    except ImportError:
-        yield Lines(stream)
-        return
-    with RichLive(console=Console(file=stream), auto_refresh=False) as live:
-        yield Live(live)
-
-
-def _in_notebook() -> bool:
-    """Whether a Jupyter kernel shows what we print, and there is something to draw a bar with."""
-    return "ipykernel" in sys.modules and not sys.stdout.isatty() and not absent("tqdm")
+    form = None if notebook else "{desc} |{bar}|"
+    with need("tqdm.auto", "lab").tqdm(
+        total=1, file=sys.stdout, bar_format=form, dynamic_ncols=not notebook
+    ) as bar:
+        yield Bar(bar)

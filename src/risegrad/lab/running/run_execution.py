@@ -45,7 +45,7 @@ class RunOrder:
     identity: dict[str, Any]
     basis: dict[str, Any]
     folder: str
-    workload: str = workload.DEFAULT
+    workload: str
     track: list[str] = field(default_factory=list)
     """names of trackers"""
     processes: int = 1
@@ -60,16 +60,16 @@ class RunOrder:
 def order_for(
     cell: RunCell,
     out: Path,
-    work: str,
     track: Sequence[str] = (),
     processes: int = 1,
     wanted: Sequence[dict[str, str]] = (),
+    work: str = "",
 ) -> RunOrder:
     """The order that a cell becomes; ``wanted`` are the plugins that it needs."""
     return RunOrder(
         cell.id, cell.experiment, cell.row_plain(), cell.seed, cell.settings, cell.config,
         cell.inputs, cell.identity, cell.basis, str((out / cell.folder).absolute()),
-        work, list(track), processes, list(wanted),
+        work or workload.DEFAULT, list(track), processes, list(wanted),
     )  # fmt: skip
 
 

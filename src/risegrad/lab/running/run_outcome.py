@@ -11,7 +11,7 @@ from risegrad.lab.records.record_reader import RecordError
 from risegrad.lab.running.run_folder import RECORD
 from risegrad.pages.page_text import visible
 
-COLUMNS = {"Avg": "avg", "Last": "last", "Fgt": "forgetting"}
+COLUMNS = {"New": "plasticity", "Avg": "avg", "Last": "last", "Fgt": "forgetting"}
 
 
 def results(cells: Sequence[RunCell], out: Path) -> str:

@@ -15,14 +15,15 @@ from risegrad.lab.experiments.run_cells import RunCell, choose, expand
 from risegrad.lab.experiments.selection import Choice
 from risegrad.lab.running import local_engine, workload
 from risegrad.lab.running.engine import Engine
-from risegrad.lab.running.preflight import preflight
+from risegrad.lab.running.preflight import NO_GPU, Preflight, fetch, preflight, seconds_of, told
 from risegrad.lab.running.ray_engine import RayEngine
-from risegrad.lab.running.run_display import display
+from risegrad.lab.running.run_display import display, duration
 from risegrad.lab.running.run_execution import order_for
-from risegrad.lab.running.run_folder import placed, rename_rows
+from risegrad.lab.running.run_folder import State, look, placed, rename_rows
 from risegrad.lab.running.run_schedule import Schedule, Tally
 from risegrad.lab.running.run_selection import decided, selected
 from risegrad.lab.running.run_trackers import check_trackers
+from risegrad.pages.page_text import plural
 
 MOST_WORKERS = 8
 
@@ -43,7 +44,8 @@ class RunOptions:
     address: str | None = None
     retry_failed: bool = False
     track: tuple[str, ...] = ()
-    workload: str = workload.DEFAULT
+    on_cpu: bool = False
+    """Run on the CPU what an experiment file says to need a GPU."""
 
     def __post_init__(self) -> None:
         check_choice("engine", self.engine, ("local", "ray"))
@@ -92,20 +94,18 @@ class RunPlan:
         return any(cell.row.decides for cell in self.cells)
 
 
-def plan_runs(
-    place: str | Path, overrides: Sequence[str], only: Sequence[str], work: str
-) -> RunPlan:
+def plan_runs(place: str | Path, overrides: Sequence[str], only: Sequence[str]) -> RunPlan:
     """Read an experiment and choose among its runs."""
     experiment = load_experiment(place, overrides)
-    grid = expand(experiment, workload.load(work).read_config)
+    grid = expand(experiment, workload.load().read_config)
     return RunPlan(experiment, choose(grid, only), len(grid))
 
 
 def plan_selected(plan: RunPlan, options: RunOptions) -> tuple[list[Choice], RunPlan]:
     """What the runs that are done choose, and the runs on test data of it."""
     found = decided(placed(plan.cells, options.out), options.out)
-    read_config = workload.load(options.workload).read_config
-    return found, replace(plan, cells=selected(plan.experiment, found, read_config))
+    cells = selected(plan.experiment, found, workload.load().read_config)
+    return found, replace(plan, cells=cells)
 
 
 def do_runs(plan: RunPlan, options: RunOptions) -> tuple[Sequence[RunCell], Tally]:
@@ -117,23 +117,63 @@ def do_runs(plan: RunPlan, options: RunOptions) -> tuple[Sequence[RunCell], Tall
         schedule = Schedule(
             cells,
             out,
-            lambda cell: order_for(
-                cell, out, options.workload, options.track, options.processes, wanted
-            ),
+            lambda cell: order_for(cell, out, options.track, options.processes, wanted),
             watcher,
         )
         schedule.sort(options.retry_failed)
         if schedule.queue:
-            _start(schedule, plan.grid, out, options)
+            _start(schedule, plan, out, options)
     return cells, schedule.tally
 
 
-def _start(schedule: Schedule, grid: int, out: Path, options: RunOptions) -> None:
-    work, (workers, _) = workload.load(options.workload), options.division(grid)
-    if lacks := preflight(list(schedule.queue), work, out, workers):
-        raise MissingNeeds(lacks)
-    engine = options.make_engine(grid)
+def _start(schedule: Schedule, plan: RunPlan, out: Path, options: RunOptions) -> None:
+    cells, work = list(schedule.queue), workload.load()
+    found = _look(cells, plan, out, options)
+    if missing := found.missing or fetch(cells, work):
+        raise MissingNeeds(told(missing, len(cells)))
+    if options.engine == "local" and found.places:
+        schedule.watcher.say(f"{plural(len(cells), 'run')} to do on {' and '.join(found.places)}")
+    engine = options.make_engine(plan.grid)
     try:
         schedule.run(engine)
     finally:
         engine.stop()
+
+
+def _look(cells: Sequence[RunCell], plan: RunPlan, out: Path, options: RunOptions) -> Preflight:
+    """What the runs need. Ray's machines need not be this one: nothing is known of their GPUs."""
+    found = preflight(cells, workload.load(), out, options.division(plan.grid)[0])
+    refused = plan.experiment.gpu and found.cpu and options.engine == "local"
+    if refused and not options.on_cpu:
+        return replace(found, missing=(*found.missing, NO_GPU))
+    return found
+
+
+def check(plan: RunPlan, options: RunOptions) -> tuple[str, str]:
+    """What the runs that are not done need, without starting or downloading anything: where they
+    compute and about how long it takes, and what is missing."""
+    cells = [
+        cell
+        for cell in placed(plan.cells, options.out)
+        if look(options.out / cell.folder, cell)[0] is not State.DONE
+    ]
+    if not cells:
+        return f"all {len(plan.cells)} runs are done", ""
+    found = _look(cells, plan, options.out, options)
+    places = f" on {' and '.join(found.places)}" if found.places else ""
+    text = f"{plural(len(plan.cells), 'run')}, {len(cells)} to do{places}"
+    return f"{text}\n{_pace(cells, found)}", told(
+        found.missing, len(cells)
+    ) if found.missing else ""
+
+
+def _pace(cells: Sequence[RunCell], found: Preflight) -> str:
+    if set(found.missing) - {NO_GPU}:
+        return "how long they take can be said when nothing is missing"
+    try:
+        seconds = seconds_of(cells, workload.load())
+    except Exception as error:  # such as a device whose memory is too small
+        return f"how long they take is not known: {' '.join(str(error).split())}"
+    if seconds is None:
+        return "how long they take is not known"
+    return f"about {duration(seconds)} here, one run at a time, without start-up"

@@ -1,7 +1,7 @@
 """What the lab runs: a module with a few functions, usually ``risegrad.continual.runs``.
 
 Everything else in the lab works with plain mappings, and imports this module's choice as late as it
-can: naming another module (``rise run --workload``) is how tests and other domains come in.
+can.
 """
 
 import importlib
@@ -18,8 +18,10 @@ class Workload(Protocol):
     """A module may also have two functions that are used where they are there.
 
     ``needs(settings, known)``: a mapping of ``missing`` (a sentence for everything that a run needs
-    and is not there, with the way to get it) and ``bytes`` (room for its checkpoints). ``known`` is
-    a dictionary in which it may keep what runs of one grid share.
+    and is not there, with the way to get it), ``bytes`` (room for its checkpoints) and ``device``
+    (torch's name of its kind, and in words). ``known`` is a dictionary in which it may keep what
+    runs of one grid share.
+    ``fetch(settings)``: download what runs would else download at once.
     ``seconds(settings)``: how long a run would take here, from a few timed steps.
     """
 
@@ -38,8 +40,9 @@ class Workload(Protocol):
         """One run; resumes from what it left in ``folder`` before. Returns the record's result."""
 
 
-def load(name: str = DEFAULT) -> Workload:
+def load(name: str = "") -> Workload:
     """Import the module that does the runs."""
+    name = name or DEFAULT
     try:
         return cast(Workload, importlib.import_module(name))
     except ImportError as error:

@@ -72,8 +72,6 @@ def test_without_a_base_the_first_session_trains_too(tmp_path: Path) -> None:
         {"name": "ewc", "weight": 1e4, "samples": 40},
         {"name": "lwf"},
         {"name": "replay", "size": 40},
-        {"name": "agem"},
-        {"name": "sam"},
     ],
     ids=lambda addition: addition["name"],
 )

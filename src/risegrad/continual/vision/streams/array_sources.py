@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +56,12 @@ def digits(test_fraction: float) -> ImageSource:
 
 
 def cifar100(root: Path, download: bool) -> ImageSource:
-    """torchvision's CIFAR-100, in ``root/cifar-100-python``."""
+    """torchvision's CIFAR-100, in ``root/cifar-100-python``; of several processes that want it one
+    downloads and the others wait."""
     CIFAR100 = need("torchvision.datasets", "vision").CIFAR100
     try:
-        train, test = (CIFAR100(str(root), train=part, download=download) for part in (True, False))
+        with _alone(root) if download else nullcontext():
+            train, test = (CIFAR100(str(root), train=p, download=download) for p in (True, False))
     except (RuntimeError, OSError) as error:  # not there, or the download failed
         raise FileNotFoundError(
             f"CIFAR-100 is not complete in {(root / CIFAR100.base_folder).resolve()} ({error}): "
@@ -68,6 +72,16 @@ def cifar100(root: Path, download: bool) -> ImageSource:
         PixelImages(part.data, np.array(part.targets), part.classes) for part in (train, test)
     ]
     return ImageSource(pixels[0], pixels[1])
+
+
+@contextmanager
+def _alone(root: Path) -> Iterator[None]:
+    """The only process that downloads there; where nothing can be written, nothing is awaited."""
+    with ExitStack() as held:
+        with suppress(OSError):
+            root.mkdir(parents=True, exist_ok=True)
+            fcntl.flock(held.enter_context((root / ".download").open("w")), fcntl.LOCK_EX)
+        yield
 
 
 def _read(file: Path) -> dict[str, NDArray[Any]]:
