@@ -19,10 +19,8 @@ from risegrad.continual.vision.streams import build_stream, named_stream
 from risegrad.foresight import Diagnosis
 from risegrad.foresight.diagnosis_page import diagnosis_parts
 from risegrad.lab.records.record import read_records
-from risegrad.lab.report.report_files import write_report
-from risegrad.lab.report.report_parts import build
-from risegrad.pages.page_blocks import Page
-from risegrad.pages.vega_charts import save_figures
+from risegrad.lab.report.builder import build, write_report
+from risegrad.pages.page import Page, save_figures
 
 ROOT = Path(__file__).parents[1]
 FIGURES, RECORDS = ROOT / "docs" / "figures", ROOT / "experiments" / "records"

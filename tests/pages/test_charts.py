@@ -7,19 +7,25 @@ import math
 from itertools import combinations, pairwise, product
 
 import pytest
+from risegrad.pages.charts.bar_chart import Bar, bars
 
 from risegrad.pages import vega_charts
-from risegrad.pages.charts import chart_axes, label_places
-from risegrad.pages.charts.bar_chart import Bar, bars
-from risegrad.pages.charts.calibration_chart import CalibrationPoint, calibration
-from risegrad.pages.charts.frontier_chart import FrontierBand, FrontierPoint, frontier
-from risegrad.pages.charts.matrix_chart import MatrixCell, matrices
-from risegrad.pages.charts.stream_chart import StreamPoint, stream
-from risegrad.pages.charts.sweep_chart import SweepPoint, sweep
-from risegrad.pages.page_blocks import ChartFigure
-from risegrad.pages.page_tables import text_table
-from risegrad.pages.page_theme import GROUND
-from risegrad.pages.palette import COLOURS, Palette
+from risegrad.pages.charts import (
+    CalibrationPoint,
+    MatrixCell,
+    StreamPoint,
+    SweepPoint,
+    calibration,
+    chart_axes,
+    label_places,
+    matrices,
+    stream,
+    sweep,
+)
+from risegrad.pages.frontier_chart import FrontierBand, FrontierPoint, frontier
+from risegrad.pages.looks import COLOURS, GROUND, Palette
+from risegrad.pages.page import ChartFigure
+from risegrad.pages.tables import text_table
 
 PALETTE = Palette(["FO", "RISE"])
 POINTS = [

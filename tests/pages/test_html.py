@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from risegrad.pages import vega_charts
-from risegrad.pages.charts.frontier_chart import FrontierPoint, frontier
-from risegrad.pages.page_blocks import (
+from risegrad.pages.frontier_chart import FrontierPoint, frontier
+from risegrad.pages.looks import Palette
+from risegrad.pages.page import (
     ChartFigure,
     CodeBlock,
     Fold,
@@ -19,10 +20,9 @@ from risegrad.pages.page_blocks import (
     Paragraph,
     Part,
     Row,
+    html,
 )
-from risegrad.pages.page_html import html
-from risegrad.pages.page_tables import Column, Line, Section, Table, TableCell, ranked, text_table
-from risegrad.pages.palette import Palette
+from risegrad.pages.tables import Column, Line, Section, Table, TableCell, ranked, text_table
 
 BAD = "</script><script>hacked</script><img src=x onerror=y>\"'{{ 7 * 7 }}{% raw %}\u202e\x1b"
 

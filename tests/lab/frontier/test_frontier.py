@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-
 from risegrad.lab.frontier.equal_forgetting import band, best_final, compare_learning
+
 from risegrad.lab.frontier.equal_learning import Frontier, common_range, compare
 from risegrad.lab.frontier.frontier_curves import RunPoint, curves, together
 

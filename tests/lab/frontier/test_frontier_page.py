@@ -5,10 +5,10 @@ from html import unescape
 from pathlib import Path
 
 import pytest
+from risegrad.lab.frontier.equal_forgetting import band
 
 import risegrad
 from lab.frontier import own_problems
-from risegrad.lab.frontier.equal_forgetting import band
 from risegrad.lab.frontier.frontier_page import settings_table
 from risegrad.lab.frontier.frontier_settings import FrontierSettings
 

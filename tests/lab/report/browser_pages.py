@@ -10,8 +10,7 @@ import pytest
 
 from lab.report.made_up import hostile, record, save, swept_study, whole_study
 from risegrad.lab.records.record import RecordError, read_records
-from risegrad.lab.report.report_files import write_report
-from risegrad.lab.report.report_parts import build
+from risegrad.lab.report.builder import build, write_report
 
 CHROMIUM = shutil.which("chromium")
 Open = Callable[..., Any]

@@ -15,8 +15,7 @@ import pytest
 from lab.report.made_up import hostile, record, save, whole_study
 from risegrad.lab.commands import report_command
 from risegrad.lab.records.record import read_record
-from risegrad.lab.report.report_page import page
-from risegrad.lab.report.report_parts import build
+from risegrad.lab.report.builder import build, page
 
 
 def run(*argv: str | Path) -> int:

@@ -4,14 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from risegrad.lab.report.latex_tables import latex
+from risegrad.lab.report.markdown_tables import markdown
+from risegrad.lab.report.terminal_tables import plain
 
 from lab.report import made_up
 from risegrad.lab.records.record import read_records
-from risegrad.lab.report.latex_tables import latex
-from risegrad.lab.report.markdown_tables import markdown
-from risegrad.lab.report.report_page import report_page
-from risegrad.lab.report.report_parts import Report, build
-from risegrad.lab.report.terminal_tables import plain
+from risegrad.lab.report.builder import Report, build, report_page
 
 
 @pytest.fixture

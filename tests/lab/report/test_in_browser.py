@@ -10,8 +10,7 @@ import pytest
 from lab.report.browser_pages import CHROMIUM, Open
 from lab.report.made_up import record, save
 from risegrad.lab.records.record import read_records
-from risegrad.lab.report.report_files import write_report
-from risegrad.lab.report.report_parts import build
+from risegrad.lab.report.builder import build, write_report
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = pytest.mark.skipif(

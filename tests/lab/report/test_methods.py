@@ -9,12 +9,11 @@ import pytest
 
 from lab.report.made_up import HOSTILE, record, save
 from risegrad.lab.records.record import read_records
-from risegrad.lab.report.report_findings import headline
-from risegrad.lab.report.report_methods import Method, methods
-from risegrad.lab.report.report_page import report_page
-from risegrad.lab.report.report_parts import build
-from risegrad.pages.page_blocks import ChartFigure, Fold, Paragraph
-from risegrad.pages.page_tables import Table
+from risegrad.lab.report.builder import build, report_page
+from risegrad.lab.report.differences import headline
+from risegrad.lab.report.methods import Method, methods
+from risegrad.pages.page import ChartFigure, Fold, Paragraph
+from risegrad.pages.tables import Table
 
 SINGLE = "Single settings, not compared at equal learning. Average accuracy against FO: "
 

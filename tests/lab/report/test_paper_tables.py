@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from risegrad.lab.report.paper_tables import TABLES, PaperFigure, find
+from risegrad.lab.report.paper import TABLES, PaperFigure, find
 
 
 def test_every_row_is_complete() -> None:

@@ -8,8 +8,7 @@ import pytest
 
 from lab.report.browser_pages import CHROMIUM, Open
 from risegrad.lab.records.record import read_records
-from risegrad.lab.report.report_files import write_report
-from risegrad.lab.report.report_parts import build
+from risegrad.lab.report.builder import build, write_report
 
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="no chromium on PATH (on Debian: apt-get install chromium)"

@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from risegrad.lab.report.terminal_tables import plain
 from scipy import stats
 
 from lab.report.made_up import record, save, whole_study
 from risegrad.lab.records.record import read_records
-from risegrad.lab.report.report_page import page
-from risegrad.lab.report.report_parts import Chapter, Report, build
-from risegrad.lab.report.terminal_tables import plain
-from risegrad.pages.page_tables import Column, Line, Section, Table, TableCell, ranked
+from risegrad.lab.report.builder import Chapter, Report, build, page
+from risegrad.pages.tables import Column, Line, Section, Table, TableCell, ranked
 
 
 def built(folder: Path, *contents: dict[str, Any], baseline: str | None = None) -> Report:

@@ -12,8 +12,8 @@ import pytest
 from lab.report import made_up
 from risegrad.cli import main
 from risegrad.lab.report import saved_results
-from risegrad.lab.report.saved_results import KINDS, SavedKind, SavedResult
-from risegrad.pages.page_blocks import Paragraph, Part
+from risegrad.lab.report.builder import KINDS, SavedKind, SavedResult
+from risegrad.pages.page import Paragraph, Part
 
 
 class Weather:

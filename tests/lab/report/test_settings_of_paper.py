@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from risegrad.lab.report.paper_settings import departures, setting
 
 from lab.report.made_up import record, save, whole_study
 from risegrad.continual.runs import read_config
@@ -12,9 +13,8 @@ from risegrad.lab.experiments import experiment_library
 from risegrad.lab.experiments.experiment_file import load_experiment
 from risegrad.lab.experiments.run_cells import RunCell, expand
 from risegrad.lab.records.record import Identity, Record, Result, Run, read_records
-from risegrad.lab.report.paper_settings import departures, setting
-from risegrad.lab.report.paper_tables import find
-from risegrad.lab.report.report_parts import build
+from risegrad.lab.report.builder import build
+from risegrad.lab.report.paper import find
 
 AS_PRINTED = [
     name

@@ -9,9 +9,17 @@ import pytest
 
 from lab.report.made_up import HOSTILE
 from risegrad.common.intervals import Interval, Spread
-from risegrad.lab.report.paper_tables import PaperFigure
-from risegrad.lab.report.report_text import interval_text, spread_text
-from risegrad.pages.page_text import for_latex, for_markdown, for_script, number, signed, visible
+from risegrad.lab.report.paper import PaperFigure
+from risegrad.pages.text import (
+    for_latex,
+    for_markdown,
+    for_script,
+    interval_text,
+    number,
+    signed,
+    spread_text,
+    visible,
+)
 
 
 def test_visible_text_is_one_line_without_acting_characters() -> None:

@@ -9,7 +9,7 @@ from typing import Any, TextIO
 from risegrad.common.optional_imports import absent, need
 from risegrad.lab.running.run_progress import fraction, latest
 from risegrad.lab.running.run_schedule import Running, Tally, Watcher
-from risegrad.pages.page_text import visible, visible_lines
+from risegrad.pages.text import visible, visible_lines
 
 MOST_LINES = 16
 

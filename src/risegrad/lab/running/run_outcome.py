@@ -9,7 +9,7 @@ from risegrad.lab.experiments.run_cells import RunCell
 from risegrad.lab.records.record import Record, read_record
 from risegrad.lab.records.record_reader import RecordError
 from risegrad.lab.running.run_folder import RECORD
-from risegrad.pages.page_text import visible
+from risegrad.pages.text import visible
 
 COLUMNS = {"Avg": "avg", "Last": "last", "Fgt": "forgetting"}
 
