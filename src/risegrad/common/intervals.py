@@ -70,8 +70,8 @@ def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interva
 def differ_from_zero(found: Sequence[Interval | None]) -> list[bool]:
     """Which means are not zero, so that with 95 % certainty none is called so wrongly.
 
-    Corrected for their number by Holm: of ``m`` values, the smallest p must be at most ``0.05 / m``,
-    the next at most ``0.05 / (m - 1)``, and so on up to the first that is not.
+    Corrected for their number by Holm: of ``m``, the smallest p must be at most ``0.05 / m``, the
+    next at most ``0.05 / (m - 1)``, and so on up to the first that is not.
 
     >>> differ_from_zero([interval([0.9, 1.0, 1.3]), interval([0.1, 0.2, 0.3])])
     [True, False]

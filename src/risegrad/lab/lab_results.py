@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -84,8 +85,8 @@ class LabResults:
         return len(self.records)
 
     def __repr__(self) -> str:
-        lines = (line for table in self._tables() for line in (table.caption, *table.plain()))
-        return "\n".join([*lines, *self._remarks()])
+        shown = ([visible(table.caption), *table.plain()] for table in self._tables())
+        return "\n".join([*chain.from_iterable(shown), *self._remarks()])
 
     def _repr_html_(self) -> str:
         shown = "".join(table.notebook(table.caption) for table in self._tables())

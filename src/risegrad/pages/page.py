@@ -82,9 +82,10 @@ class CodeBlock:
 
     def markdown(self) -> str:
         """The lines between fences, which are longer than any run of backticks in them."""
-        longest = max((len(run) for run in re.findall(r"`+", "\n".join(self.lines))), default=0)
+        lines = "\n".join(map(visible_lines, self.lines))
+        longest = max((len(run) for run in re.findall(r"`+", lines)), default=0)
         fence = "`" * max(3, longest + 1)
-        return "\n".join((f"{fence}{self.language}", *self.lines, fence))
+        return "\n".join((f"{fence}{visible(self.language)}", lines, fence))
 
 
 @dataclass(frozen=True)

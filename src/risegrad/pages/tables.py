@@ -40,7 +40,7 @@ class TableCell:
     rank: int = 0
     """1 for the best of its column, 2 for the second, else 0"""
     verdict: str = ""
-    """better, worse or open where this is a difference"""
+    """better, worse or open where this is a difference, or says so itself in words"""
     compared: bool = True
     """False for what must never be called best, such as what a model keeps that learned nothing"""
 
@@ -179,7 +179,8 @@ def _markdown_cell(cell: TableCell | None) -> str:
     mark = {1: "**", 2: "_"}.get(cell.rank, "")
     paper = f"(paper {for_markdown(cell.paper)})" if cell.paper else ""
     text = f"{mark}{for_markdown(cell.text)}{mark}" if cell.text else ""
-    return " ".join(filter(None, [text, for_markdown(cell.extra), paper, cell.verdict]))
+    verdict = "" if cell.order is None else cell.verdict  # words say it themselves
+    return " ".join(filter(None, [text, for_markdown(cell.extra), paper, verdict]))
 
 
 def _notebook_line(line: Line) -> str:

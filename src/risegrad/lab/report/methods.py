@@ -159,10 +159,8 @@ COLUMNS = (
     Column("Fgt of reference", explanation="forgetting of the reference there"),
 )
 COSTS = (
-    Column("Train s", better=-1, explanation="training seconds of a session, mean over all runs"),
-    Column(
-        "Kept MB", better=-1, explanation="kept of old tasks at the end, mean over runs"
-    ),
+    Column("Seconds", better=-1, explanation="of training in a session, mean over all runs"),
+    Column("MB kept", better=-1, explanation="of old tasks at the end, mean over all runs"),
 )
 CORRECTED = (
     "The words are corrected for the number of methods compared (Holm), the intervals are not: one "
@@ -229,8 +227,8 @@ def equal_table(
 
 def _equal_line(found: EqualLearning, costs: Sequence[float | None]) -> Line:
     cells = (
-        TableCell(VERDICTS[found.verdict]),
-        difference_cell(found.difference, SIGNS.get(found.verdict, "")),
+        TableCell(VERDICTS[found.verdict], verdict=SIGNS.get(found.verdict, "")),
+        difference_cell(found.difference),
         number_cell(found.level),
         number_cell(found.forgotten.mean if found.forgotten else None),
         number_cell(found.of_reference.mean if found.of_reference else None),
@@ -242,7 +240,8 @@ def _equal_line(found: EqualLearning, costs: Sequence[float | None]) -> Line:
 def _notes(found: Sequence[SectionFrontier]) -> Iterator[str]:
     """How verdicts were made, and which settings take no part, because a model that learned nothing
     forgets nothing."""
-    if any(len(one.found.comparisons) > 1 for one in found):
+    judged = [one.difference for part in found for one in part.found.comparisons]
+    if sum(one is not None and one.low is not None for one in judged) > 1:
         yield CORRECTED
     dead = [_named(s) for one in found for curve in one.found.curves.values() for s in curve.dead]
     if dead:
