@@ -13,8 +13,8 @@ SUMMARY = "turn records into one page and tables, the paper's figures beside our
 DESCRIPTION = """\
 Reads the records of runs and writes one HTML page that needs no network, and beside it the tables
 as Markdown. Rows are means over seeds; differences to the baseline are paired by seed, with t
-intervals, and the page says in words which of them are more than noise. Local validations that were
-saved as JSON stand on the same page. A file that cannot be used is named and left out."""
+intervals, and the page says in words which of them are more than noise. A file that cannot be used
+is named and left out."""
 EXAMPLES: tuple[str, ...] = (
     "rise report out",
     "rise report out/cifar out/more/record.json --out results/report.html",
@@ -25,7 +25,7 @@ EXAMPLES: tuple[str, ...] = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``rise report``."""
-    runs = "a record or a saved local validation, or a folder to search for such *.json files"
+    runs = "a record, or a folder to search for *.json files of records"
     parser.add_argument("runs", nargs="+", metavar="RUNS", help=runs)
     out = "the page; the same name with .md goes beside it (default %(default)s)"
     parser.add_argument("--out", default="report.html", metavar="FILE", help=out)
@@ -56,16 +56,15 @@ def execute(
 ) -> int:
     """Read, compute, write, and say so."""
     from risegrad.lab.records.record import read_records
-    from risegrad.lab.report.builder import build, read_saved, write_report
+    from risegrad.lab.report.builder import build, write_report
     from risegrad.pages.text import visible
 
     records, problems = read_records(runs)
-    saved, problems = read_saved(runs, records, problems)
     for problem in problems:
         print(f"rise {NAME}: warning: left out {visible(str(problem))}", file=sys.stderr)
-    if not records and not saved:
+    if not records:
         raise RuntimeError(f"no record could be read from {', '.join(map(str, runs))}")
-    report = build(records, problems, baseline, saved)
+    report = build(records, problems, baseline)
     labels = {row.label for experiment in report.experiments for row in experiment.rows}
     if baseline is not None and baseline not in labels:
         known = visible(", ".join(sorted(labels)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -11,7 +10,7 @@ from typing import Any
 
 from risegrad.common.atomic_files import write_text
 from risegrad.lab.experiments.experiment_library import LibraryEntry, library
-from risegrad.lab.records.record import Record, RecordError, find_records
+from risegrad.lab.records.record import Record, RecordError
 from risegrad.lab.report.differences import (
     Difference,
     difference_table,
@@ -205,20 +204,6 @@ class Chapter:
         }
 
 
-@dataclass(frozen=True)
-class SavedResult:
-    """A local validation that was saved as JSON, and what it says."""
-
-    path: Path
-    parts: tuple[Part, ...]
-    glossary: tuple[tuple[str, str], ...]
-
-    @property
-    def title(self) -> str:
-        """What it is, and the name of its file."""
-        return f"Local validation {self.path.stem}"
-
-
 @dataclass(frozen=True, eq=False)
 class Report:
     """A chapter for each experiment, and what a reader should know of how it was made."""
@@ -228,7 +213,6 @@ class Report:
     """files that could not be used, with the reason"""
     remarks: tuple[str, ...]
     """how runs became rows"""
-    saved: tuple[SavedResult, ...] = ()
 
     @property
     def experiments(self) -> list[ReportedExperiment]:
@@ -249,31 +233,15 @@ class Report:
             (
                 *first,
                 *(chapter.details(palette) for chapter in chapters),
-                *(
-                    Part(": ".join(filter(None, [saved.title, part.title])), part.blocks,
-                         part.question, part.finding)
-                    for saved in self.saved for part in saved.parts
-                ),
                 *self._runs(),
             ),
             counted if len(chapters) > 1 else "",
             tuple(ItemList(title, items, "warning") for title, items in warnings if items),
-            tuple(self._glossary().items()),
+            GLOSSARY,
             self.numbers(),
         )  # fmt: skip
 
-    def _glossary(self) -> dict[str, str]:
-        """The words of the parts that are there; one of two meanings says where it has which."""
-        found = dict(GLOSSARY) if self.chapters or not self.saved else {}
-        for saved in self.saved:
-            for word, meaning in saved.glossary:
-                other = found.get(word, meaning) != meaning
-                found[f"{word} (local validation)" if other else word] = meaning
-        return found
-
     def _runs(self) -> Iterator[Part]:
-        if not self.chapters:
-            return
         said = tuple(notes(self.experiments))
         folds = [Fold("Every run with its seed, time and commit", (run_table(self.experiments),))]
         folds += [Fold("Notes of the runs", (ItemList("", said),))] if said else []
@@ -296,14 +264,13 @@ class Report:
                 notes = map(visible, table.notes if table is chapter.equal else ())
                 lines += [visible(table.caption), *table.plain(), *notes, ""]
             lines += [visible(said) for said in (chapter.choice, chapter.headline) if said] + [""]
-        return "\n".join([*lines, *(visible(saved.title) for saved in self.saved)])
+        return "\n".join(lines)
 
 
 def build(
     records: Iterable[Record],
     problems: Sequence[RecordError] = (),
     baseline: str | None = None,
-    saved: Sequence[SavedResult] = (),
 ) -> Report:
     """From records to a report; ``problems`` are the files that could not be read."""
     experiments, remarks = gather(records, baseline)
@@ -311,40 +278,7 @@ def build(
         tuple(map(Chapter, experiments)),
         tuple(str(problem) for problem in problems),
         tuple(remarks),
-        tuple(saved),
     )
-
-
-def read_saved(
-    paths: Sequence[Path], records: Iterable[Record], problems: Sequence[RecordError]
-) -> tuple[list[SavedResult], list[RecordError]]:
-    """The local validations among files that are no records, and the problems that are left."""
-    known = {record.path for record in records}
-    found: list[SavedResult] = []
-    left = list(problems)
-    for path in find_records(paths):
-        if path in known:
-            continue
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            if isinstance(content, dict) and {"checkpoints", "agreement"} <= content.keys():
-                found.append(_local_validation(path, content))
-                left = [problem for problem in left if problem.path != path]
-        except json.JSONDecodeError:
-            continue  # the reader of records has said so
-        except (ValueError, TypeError, AttributeError, KeyError) as error:
-            reason = f"cannot be read as the local validation that it seems to be ({error})"
-            left.append(RecordError(path, reason))
-    return found, left
-
-
-def _local_validation(path: Path, content: dict[str, Any]) -> SavedResult:
-    # Imported late: it brings torch.
-    from risegrad.foresight.local_report import GLOSSARY as words
-    from risegrad.foresight.local_report import local_parts
-    from risegrad.foresight.local_validation import LocalResult
-
-    return SavedResult(path, tuple(local_parts(LocalResult.from_dict(content))), words)
 
 
 def write_report(report: Report, out: Path, figures: Path | None = None) -> list[Path]:

@@ -168,14 +168,14 @@ def _costs(experiment: ReportedExperiment, row: ResultRow) -> tuple[TableCell | 
         spread_cell(row.spread(seconds_per_session)),
         _ratio(row, experiment.baseline_of(row)),
         spread_cell(row.spread(_scoring)),
-        number_cell(memory and memory.mean, 0),
-        number_cell(trained and trained.mean, 0),
+        None if memory is None else number_cell(memory.mean, 0),
+        None if trained is None else number_cell(trained.mean, 0),
     )
 
 
 def _scoring(run: Record) -> float | None:
     found = spread(run.run.score_seconds)
-    return found and found.mean
+    return found.mean if found else None
 
 
 def _peak(run: Record) -> float | None:
