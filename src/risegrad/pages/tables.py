@@ -179,7 +179,8 @@ def _markdown_cell(cell: TableCell | None) -> str:
     mark = {1: "**", 2: "_"}.get(cell.rank, "")
     paper = f"(paper {for_markdown(cell.paper)})" if cell.paper else ""
     text = f"{mark}{for_markdown(cell.text)}{mark}" if cell.text else ""
-    verdict = "" if cell.order is None else cell.verdict  # words say it themselves
+    said = cell.order is not None and cell.verdict in SIGNS  # words say it themselves
+    verdict = cell.verdict if said else ""
     return " ".join(filter(None, [text, for_markdown(cell.extra), paper, verdict]))
 
 
