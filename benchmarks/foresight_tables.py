@@ -16,7 +16,7 @@ from risegrad.foresight.foresight_report import (
     score_cells,
 )
 from risegrad.foresight.foresight_result import ForesightResult
-from risegrad.pages.page_blocks import ChartFigure, Row
+from risegrad.pages.page import ChartFigure, Row
 
 RECORDS = Path(__file__).parents[1] / "experiments" / "records"
 

@@ -9,8 +9,7 @@ from benchmarks.keep import RECORDS
 from benchmarks.timing import Ratio, at_most, measured_ratio
 from risegrad.common.settings import digest
 from risegrad.lab.records.record import read_records, write_record
-from risegrad.lab.report.report_files import write_report
-from risegrad.lab.report.report_parts import build
+from risegrad.lab.report.builder import build, write_report
 
 ROWS, SEEDS = 100, 10
 

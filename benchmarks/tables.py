@@ -27,11 +27,9 @@ from benchmarks.keep import row_labels
 from benchmarks.memory_tables import dreams_table, memory_of_table, scale_table
 from risegrad.lab.frontier.equal_learning import EqualLearning
 from risegrad.lab.records.record import Record, read_records
-from risegrad.lab.report.report_frontier import VERDICTS
-from risegrad.lab.report.report_page import report_page
-from risegrad.lab.report.report_parts import Report, build
-from risegrad.pages.page_blocks import ChartFigure
-from risegrad.pages.vega_charts import save_figures
+from risegrad.lab.report.builder import Report, build
+from risegrad.lab.report.methods import VERDICTS
+from risegrad.pages.page import ChartFigure, save_figures
 
 ROOT = Path(__file__).parents[1]
 
@@ -165,7 +163,7 @@ def choice_text(name: str) -> str:
 
 def save_figure(name: str) -> Path:
     """The main figure of an experiment's report, as the documentation shows it."""
-    figure = next(report_page(report_of(name)).figures())
+    figure = next(report_of(name).page.figures())
     return save_png(figure, FIGURES / f"{name}-frontier.png")
 
 

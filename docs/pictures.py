@@ -6,7 +6,6 @@ Charts of results come from `rise report RECORDS --figures docs/figures`, figure
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -16,13 +15,8 @@ import matplotlib.pyplot as plt
 from playwright.sync_api import sync_playwright
 
 from risegrad.continual.vision.streams import build_stream, named_stream
-from risegrad.foresight import Diagnosis
-from risegrad.foresight.diagnosis_page import diagnosis_parts
 from risegrad.lab.records.record import read_records
-from risegrad.lab.report.report_files import write_report
-from risegrad.lab.report.report_parts import build
-from risegrad.pages.page_blocks import Page
-from risegrad.pages.vega_charts import save_figures
+from risegrad.lab.report.builder import build, write_report
 
 ROOT = Path(__file__).parents[1]
 FIGURES, RECORDS = ROOT / "docs" / "figures", ROOT / "experiments" / "records"
@@ -72,20 +66,10 @@ def report_page() -> None:
         browser.close()
 
 
-def diagnosis_bars() -> None:
-    """What a diagnosis of the small ViT foretells of each rule."""
-    saved = RECORDS / "diagnosis" / "cifar100-within.json"
-    parts = diagnosis_parts(Diagnosis.from_dict(json.loads(saved.read_text(encoding="utf-8"))))
-    with tempfile.TemporaryDirectory() as made:
-        files = save_figures(Page("", parts).figures(), Path(made))
-        shutil.copy(next(f for f in files if f.suffix == ".png"), FIGURES / "diagnosis-bars.png")
-
-
 MAKERS: tuple[Callable[[], None], ...] = (
     lambda: charts("digits", "matrices-accuracy", "stream-accuracy"),
     stream_images,
     report_page,
-    diagnosis_bars,
 )
 
 if __name__ == "__main__":

@@ -269,7 +269,7 @@ CORE_ONLY = {
         (["run", "digits", "--engine", "ray"], 2, "ray is needed for --engine ray: pip install"),
         (["run", "digits", "--track", "tensorboard"], 2, "tensorboard is needed for --track tens"),
     ],
-    "report": [(["report", "."], 1, 'altair is needed: pip install "risegrad[lab]"')],
+    "report": [(["report", "."], 1, 'altair is needed for charts: pip install "risegrad[lab]"')],
     "frontier": [
         (
             ["frontier", "mlp", "--keep", "a.npz", "--new", "b.npz"],

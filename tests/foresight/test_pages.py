@@ -13,7 +13,7 @@ from risegrad.foresight.block_lines import short_names
 from risegrad.foresight.diagnosis_page import diagnosis_page, diagnosis_parts
 from risegrad.foresight.diagnosis_report import Diagnosis
 from risegrad.foresight.rule_forecast import RuleForecast
-from risegrad.pages.page_blocks import Fold
+from risegrad.pages.page import Fold
 
 RECORDS = Path(__file__).parents[2] / "experiments" / "records" / "diagnosis"
 

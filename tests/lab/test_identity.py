@@ -17,7 +17,7 @@ from risegrad.lab.experiments.experiment_file import load_experiment
 from risegrad.lab.experiments.machine_paths import public, without_paths
 from risegrad.lab.experiments.run_cells import RunCell, expand
 from risegrad.lab.records.record import read_record, read_records
-from risegrad.lab.report.report_parts import build
+from risegrad.lab.report.builder import build
 from risegrad.lab.running import run_execution as executing
 from risegrad.lab.running.run_execution import DONE, FAILED, execute, order_for
 from risegrad.lab.running.run_folder import State, look, placed

@@ -64,7 +64,7 @@ def test_it_shows_itself(results: lab.LabResults) -> None:
     html = results._repr_html_()
     assert html.startswith("<table>")
     assert '<td style="text-align:left">FO</td>' in html
-    assert repr(results).splitlines()[1].split()[0] == "FO"
+    assert repr(results).splitlines()[2].split()[0] == "FO"
 
 
 def test_frontier_and_report(results: lab.LabResults, tmp_path: Path) -> None:

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import json
 import math
-from itertools import combinations, pairwise, product
+from itertools import combinations, pairwise
 
 import pytest
 
-from risegrad.pages import vega_charts
-from risegrad.pages.charts import chart_axes, label_places
-from risegrad.pages.charts.bar_chart import Bar, bars
-from risegrad.pages.charts.calibration_chart import CalibrationPoint, calibration
-from risegrad.pages.charts.frontier_chart import FrontierBand, FrontierPoint, frontier
-from risegrad.pages.charts.matrix_chart import MatrixCell, matrices
-from risegrad.pages.charts.stream_chart import StreamPoint, stream
-from risegrad.pages.charts.sweep_chart import SweepPoint, sweep
-from risegrad.pages.page_blocks import ChartFigure
-from risegrad.pages.page_tables import text_table
-from risegrad.pages.page_theme import GROUND
-from risegrad.pages.palette import COLOURS, Palette
+from risegrad.pages import charts
+from risegrad.pages.charts import (
+    CalibrationPoint,
+    MatrixCell,
+    SeriesPoint,
+    calibration,
+    matrices,
+    stream,
+    sweep,
+)
+from risegrad.pages.frontier_chart import FrontierBand, FrontierPoint, frontier
+from risegrad.pages.looks import COLOURS, GROUND, Palette
+from risegrad.pages.page import ChartFigure, svg_of
+from risegrad.pages.tables import text_table
 
 PALETTE = Palette(["FO", "RISE"])
 POINTS = [
@@ -30,16 +32,15 @@ POINTS = [
 CHARTS = {
     "frontier": frontier(POINTS, PALETTE),
     "stream": stream(
-        [StreamPoint("FO", "FO", t, 90.0 - t, 12.0, f"{t}") for t in (1, 2, 3)], PALETTE, "accuracy"
+        [SeriesPoint("FO", "FO", t, 90.0 - t, 12.0, f"{t}") for t in (1, 2, 3)], PALETTE, "accuracy"
     ),
     "matrix": matrices(
         [MatrixCell(row, 1, 1, 50.0, "tip") for row in ("FO", "RISE")], "accuracy (%)"
     ),
     "sweep": sweep(
-        [SweepPoint(m, q, 50.0 + q, 1.0, "tip") for m in ("FO", "the paper's") for q in (1, 4)],
+        [SeriesPoint(m, m, q, 50.0 + q, 1.0, "tip") for m in ("FO", "the paper's") for q in (1, 4)],
         PALETTE, "queries q", "Avg",
     ),
-    "bars": bars([Bar("FO", "FO", 2e-5, 1e-5, 3e-5, "tip")], PALETTE, "damage"),
     "calibration": calibration(
         [CalibrationPoint("FO", x, 2 * x, "tip") for x in (-1e-3, 0.0, 1e-5, 0.1)], PALETTE
     ),
@@ -78,7 +79,7 @@ def test_every_mark_says_what_it_shows(name: str) -> None:
 def test_axes_fit_the_data_and_stay_possible(
     values: list[float], bounds: tuple[float, float], expected: tuple[float, float]
 ) -> None:
-    low, high = chart_axes.domain(values, *bounds)
+    low, high = charts.domain(values, *bounds)
     assert (low, high) == pytest.approx(expected)
     assert all(low <= value <= high for value in values)
 
@@ -97,11 +98,12 @@ def test_who_learned_nothing_is_pale() -> None:
     assert [row["clear"] for row in rows("frontier")] == [1.0, 1.0, 0.4]
 
 
-def test_curves_follow_the_order_of_the_sweep_and_end_with_the_name() -> None:
+def test_curves_follow_the_order_of_the_sweep_and_end_with_name_and_setting() -> None:
+    """The highest rate too says which it is."""
     assert [row["order"] for row in rows("frontier")] == [0, 1, 2]
     found = rows("frontier", "labels")
-    assert [row["name"] for row in found if not row["narrow"]] == ["RISE", "FO", "lr 0.1"]
-    assert [row["name"] for row in found if row["narrow"]] == ["RISE", "FO"], "on a phone"
+    assert [row["name"] for row in found if not row["narrow"]] == ["FO, lr 0.01", "RISE", "lr 0.1"]
+    assert [row["name"] for row in found if row["narrow"]] == ["FO", "RISE"], "on a phone"
 
 
 def test_bands_stay_on_the_axis_and_say_nothing_where_they_would_fill_it() -> None:
@@ -119,66 +121,24 @@ def test_one_sweep_alone_names_its_settings() -> None:
     assert [row["name"] for row in found] == ["lr 0.1", "lr 0.01"]
 
 
-CROWD = [(f"a method of some length {k}", x, y)
-         for k, (x, y) in enumerate(product((0.3, 0.35, 0.4), (0.5, 0.52, 0.54)))]  # fmt: skip
-WIDTHS = [chart_axes.WIDTH, label_places.NARROW]
+def names(points: list[FrontierPoint]) -> list[str]:
+    data = frontier(points, Palette(p.method for p in points)).to_dict()["datasets"]
+    return [row["name"] for row in data.get("labels", []) if not row["narrow"]]
 
 
-def pixels(x: float, y: float, width: int) -> tuple[float, float]:
-    return x * (width - 30 * (width == chart_axes.WIDTH)), (1 - y) * chart_axes.HEIGHT
+def test_many_methods_are_named_by_the_legend_alone() -> None:
+    points = [FrontierPoint(f"m{k}", 10.0 * k, 9.0 * (k % 3), "tip") for k in range(7)]
+    assert names(points[:6]) == ["m0", "m1", "m2", "m3", "m4", "m5"]
+    assert names(points) == []
 
 
-def boxes(found: list[label_places.LabelPlace | None], width: int) -> list[label_places.Box]:
-    return [
-        label_places.label_box(name, *pixels(*(side.lead or (x, y)), width), side)
-        for (name, x, y), side in zip(CROWD, found, strict=True) if side
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_labels_do_not_cover_each_other_nor_points(width: int) -> None:
-    found = label_places.places(CROWD, [(0.45, 0.5)], width)
-    assert not any(side.lead for side in found if side), "settings have no lines"
-    covered = boxes(found, width)
-    assert 1 <= len(covered) < len(CROWD)
-    assert not any(a.meets(b) for i, a in enumerate(covered) for b in covered[:i])
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_names_without_room_stand_apart_with_a_line_to_their_point(width: int) -> None:
-    found = label_places.places(CROWD, [(0.45, 0.5)], width, must=len(CROWD))
-    assert None not in found, "every method is named"
-    covered = boxes(found, width)
-    assert not any(a.meets(b) for i, a in enumerate(covered) for b in covered[:i])
-    points = [pixels(x, y, width) for _, x, y in CROWD]
-    inside = [(x, y) for x, y in points for box in covered
-              if box.left < x < box.right and box.top < y < box.bottom]  # fmt: skip
-    assert inside == [], "no point is covered"
-    leaders = [
-        label_places.Leader(*point, *pixels(*side.lead, width))
-        for side, point in zip(found, points, strict=True) if side and side.lead
-    ]  # fmt: skip
-    assert 1 <= len(leaders) < len(CROWD)
-    assert not any(leader.meets(box) for leader in leaders for box in covered)
-
-
-def test_lines_to_names_end_where_the_names_are() -> None:
-    points = [FrontierPoint(f"method {k}", 50 + k % 3 / 9, 5 + k / 9, "tip") for k in range(9)]
-    points.append(FrontierPoint("far", 90.0, 60.0, "tip"))
-    found = frontier(points, Palette(p.method for p in points)).to_dict()["datasets"]["labels"]
-    led = [row for row in found if "from_x" in row]
-    assert led
-    given = {p.method: (p.learned, p.forgotten) for p in points}
-    assert all((row["from_x"], row["from_y"]) == given[row["name"]] for row in led)
-    assert all((row["x"], row["y"]) != given[row["name"]] for row in led)
-
-
-def test_the_baseline_is_named_first_and_then_the_best() -> None:
-    """Three at one place, with room for few: the order of the labels is that of the choice."""
-    given = [("bad", 10.0, False), ("usual", 50.0, True), ("good", 90.0, False)]
-    points = [FrontierPoint(n, x, 5.0, "tip", baseline=base) for n, x, base in given]
-    found = frontier(points, Palette(n for n, *_ in given)).to_dict()["datasets"]["labels"]
-    assert [row["name"] for row in found if not row["narrow"]] == ["usual", "good", "bad"]
+def test_labels_cover_neither_points_nor_each_other() -> None:
+    """Four points at one place: there is room around them for some names only."""
+    crowd = [FrontierPoint(f"a method of length {k}", 50.0 + k / 99, 5.0, "tip") for k in range(4)]
+    far = FrontierPoint("far", 90.0, 60.0, "tip")
+    found = names([*crowd, far])
+    assert "far" in found
+    assert 1 < len(found) < 5
 
 
 def test_seventy_two_names_have_different_marks_and_keep_them() -> None:
@@ -247,7 +207,6 @@ def test_lines_of_one_colour_have_different_dashes() -> None:
 
 
 NOT_A_NUMBER = {
-    "bars": bars([Bar("FO", "FO", math.nan, math.nan, math.inf, "tip")], PALETTE, "damage"),
     "calibration": calibration([CalibrationPoint("FO", 1.0, math.nan, "tip")], PALETTE),
     "nothing predicted": calibration([], PALETTE),
 }
@@ -257,17 +216,17 @@ NOT_A_NUMBER = {
 def test_what_is_no_number_draws_nothing(name: str) -> None:
     """A diverged loss must not stop a page."""
     text = json.dumps(NOT_A_NUMBER[name].to_dict(), allow_nan=False)
-    assert vega_charts.svg_of(figure(NOT_A_NUMBER[name])).startswith("<svg")
+    assert svg_of(figure(NOT_A_NUMBER[name])).startswith("<svg")
     assert "Infinity" not in text
 
 
-def figure(chart: chart_axes.AnyChart) -> ChartFigure:
+def figure(chart: charts.AnyChart) -> ChartFigure:
     return ChartFigure("name", "title", "words", chart, text_table("", ("a",), []))
 
 
 @pytest.mark.parametrize("name", CHARTS)
 def test_charts_can_be_drawn_without_a_browser(name: str) -> None:
-    found = vega_charts.svg_of(figure(CHARTS[name]))
+    found = svg_of(figure(CHARTS[name]))
     assert found.startswith("<svg")
     assert "aria-label" in found
 
@@ -275,13 +234,6 @@ def test_charts_can_be_drawn_without_a_browser(name: str) -> None:
 def test_values_of_a_sweep_are_ticks_in_their_order() -> None:
     axis = CHARTS["sweep"].to_dict()["layer"][0]["encoding"]["x"]["axis"]
     assert axis["values"] == [1, 4]
-
-
-@pytest.mark.parametrize(
-    ("ends", "expected"), [([0, 2e-5], ".1~e"), ([0, 0.5], "~g"), ([-3e7, 0], ".1~e")]
-)
-def test_ticks_have_few_digits(ends: list[float], expected: str) -> None:
-    assert chart_axes.number_format(ends) == expected
 
 
 @pytest.mark.parametrize("name", CHARTS)

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from risegrad.pages import vega_charts
-from risegrad.pages.charts.frontier_chart import FrontierPoint, frontier
-from risegrad.pages.page_blocks import (
+from risegrad.pages import page
+from risegrad.pages.frontier_chart import FrontierPoint, frontier
+from risegrad.pages.looks import Palette
+from risegrad.pages.page import (
     ChartFigure,
     CodeBlock,
     Fold,
@@ -19,10 +20,10 @@ from risegrad.pages.page_blocks import (
     Paragraph,
     Part,
     Row,
+    html,
+    markdown,
 )
-from risegrad.pages.page_html import html
-from risegrad.pages.page_tables import Column, Line, Section, Table, TableCell, ranked, text_table
-from risegrad.pages.palette import Palette
+from risegrad.pages.tables import Column, Line, Section, Table, TableCell, ranked, text_table
 
 BAD = "</script><script>hacked</script><img src=x onerror=y>\"'{{ 7 * 7 }}{% raw %}\u202e\x1b"
 
@@ -38,20 +39,18 @@ def bad_table() -> Table:
     return Table(BAD, BAD, (Column(BAD, BAD, 1, BAD), Column(BAD)), (section,), (BAD,))
 
 
-def bad_page() -> str:
+def bad_page() -> Page:
     blocks = (
         bad_figure(), bad_table(), Paragraph(BAD, "note"), ItemList(BAD, (BAD,)),
         CodeBlock(BAD, (BAD, f"    {BAD}"), BAD), Row((Paragraph(BAD),)),
         Fold(BAD, (bad_figure(),)),
     )  # fmt: skip
     warning = ItemList(BAD, (BAD,), "warning")
-    return html(
-        Page(BAD, (Part(BAD, blocks, BAD, BAD),), BAD, (warning,), ((BAD, BAD),), {BAD: BAD})
-    )
+    return Page(BAD, (Part(BAD, blocks, BAD, BAD),), BAD, (warning,), ((BAD, BAD),), {BAD: BAD})
 
 
 def test_text_stays_text_in_every_kind_of_block() -> None:
-    text = bad_page()
+    text = html(bad_page())
     ours = text[: text.index("<script>")]  # behind it are the library and the page's own script
     assert text.count("<script") == 3
     assert "<img" not in ours
@@ -59,6 +58,14 @@ def test_text_stays_text_in_every_kind_of_block() -> None:
     assert "\u202e" not in ours
     assert "\x1b" not in ours
     assert not re.search(r"<[^>]* on[a-z]+=", re.sub(r'"[^"]*"', '""', ours))
+
+
+def test_text_stays_text_in_markdown() -> None:
+    text = markdown(bad_page())
+    assert "###" not in text, "a fold of charts has nothing to show there"
+    outside = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    assert "<" not in outside
+    assert "\x1b" not in text
 
 
 def test_lines_of_code_keep_their_spaces() -> None:
@@ -75,12 +82,12 @@ def test_a_fence_is_longer_than_what_it_holds() -> None:
 
 
 def test_the_library_cannot_end_its_element() -> None:
-    assert "</script" not in vega_charts.vega_script().lower()
-    assert "<!--" not in vega_charts.vega_script()
+    assert "</script" not in page.vega_script().lower()
+    assert "<!--" not in page.vega_script()
 
 
 def test_two_figures_of_one_name_are_two_charts_of_the_page() -> None:
-    text = bad_page()
+    text = html(bad_page())
     assert re.findall(r'class="plot" id="(f\d+)"', text) == ["f1", "f2"]
     assert '"f1":' in text
     assert '"f2":' in text
@@ -98,13 +105,13 @@ def test_the_library_is_bundled_once_and_kept(
             made.append(vl_version)
             return "window.vegaEmbed='</script>';"
 
-    monkeypatch.setattr(vega_charts, "_converter", Converter)
+    monkeypatch.setattr(page, "_converter", Converter)
     for _ in range(2):
-        vega_charts.vega_script.cache_clear()
-        assert vega_charts.vega_script() == "window.vegaEmbed='<\\/script>';"
-    assert made == [vega_charts.VEGA_LITE]
+        page.vega_script.cache_clear()
+        assert page.vega_script() == "window.vegaEmbed='<\\/script>';"
+    assert made == [page.VEGA_LITE]
     assert len(list((tmp_path / "risegrad").iterdir())) == 1
-    vega_charts.vega_script.cache_clear()
+    page.vega_script.cache_clear()
 
 
 def test_a_cache_that_cannot_be_written_does_not_matter(
@@ -118,17 +125,17 @@ def test_a_cache_that_cannot_be_written_does_not_matter(
         def javascript_bundle(self, snippet: str, vl_version: str) -> str:
             return "made"
 
-    monkeypatch.setattr(vega_charts, "_converter", Converter)
-    vega_charts.vega_script.cache_clear()
-    assert vega_charts.vega_script() == "made"
-    vega_charts.vega_script.cache_clear()
+    monkeypatch.setattr(page, "_converter", Converter)
+    page.vega_script.cache_clear()
+    assert page.vega_script() == "made"
+    page.vega_script.cache_clear()
 
 
 def test_figures_are_saved_as_svg_and_png(tmp_path: Path) -> None:
     chart = frontier([FrontierPoint("FO", 50.0, 5.0, "tip")], Palette(["FO"]))
     table = text_table("Numbers", ("method", "New"), [("FO", "50")])
     figures = [ChartFigure(name, "title", "words", chart, table) for name in ("A / b", "a-b", BAD)]
-    found = vega_charts.save_figures(figures, tmp_path / "new")
+    found = page.save_figures(figures, tmp_path / "new")
     names = [path.name for path in found]
     assert names[:4] == ["a-b.svg", "a-b.png", "a-b-2.svg", "a-b-2.png"]
     assert re.fullmatch(r"[a-z0-9-]+\.svg", names[4])
@@ -137,7 +144,7 @@ def test_figures_are_saved_as_svg_and_png(tmp_path: Path) -> None:
 
 
 def test_the_same_page_has_the_same_bytes() -> None:
-    assert bad_page() == bad_page()
+    assert html(bad_page()) == html(bad_page())
 
 
 def test_cells_that_are_not_compared_are_never_best() -> None:

@@ -67,6 +67,37 @@ def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interva
     return Interval(found.mean, found.mean - half, found.mean + half, found.n)
 
 
+def differ_from_zero(found: Sequence[Interval | None]) -> list[bool]:
+    """Which means are not zero, so that with 95 % certainty none is called so wrongly.
+
+    Corrected for their number by Holm: of ``m``, the smallest p must be at most ``0.05 / m``, the
+    next at most ``0.05 / (m - 1)``, and so on up to the first that is not.
+
+    >>> differ_from_zero([interval([0.9, 1.0, 1.3]), interval([0.1, 0.2, 0.3])])
+    [True, False]
+    """
+    values = [_p_value(one) for one in found]
+    answers = [False] * len(values)
+    left = sum(value is not None for value in values)
+    for p, place in sorted((p, place) for place, p in enumerate(values) if p is not None):
+        if p * left > 1 - CONFIDENCE:
+            break
+        answers[place], left = True, left - 1
+    return answers
+
+
+def _p_value(found: Interval | None) -> float | None:
+    """Of Student's t test that the mean is zero; None where nothing says how values scatter."""
+    if found is None or found.low is None or found.high is None:
+        return None
+    half = (found.high - found.low) / 2
+    if half == 0:
+        return 0.0 if found.mean else 1.0
+    degrees = found.n - 1
+    t = abs(found.mean) / half * t_quantile(CONFIDENCE, degrees)
+    return 1 - _within(math.atan(t / math.sqrt(degrees)), degrees)
+
+
 @cache
 def t_quantile(confidence: float, degrees: int) -> float:
     """The ``t`` with ``P(|T| < t) = confidence`` for Student's T.

@@ -16,7 +16,7 @@ from risegrad.curvature.estimates.spectral import Bounds
 from risegrad.curvature.operators.parameter_space import EXACT
 from risegrad.foresight.diagnosis_report import BlockReport
 from risegrad.foresight.recommendation import in_short
-from risegrad.pages.page_tables import Line, Section, Table, text_table
+from risegrad.pages.tables import Line, Section, Table, text_table
 
 MOST_BLOCKS, MOST_TENSORS = 100, 200
 """Beyond the first, chunks share a line; beyond the second, tensors of one pattern do."""

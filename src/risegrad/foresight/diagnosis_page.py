@@ -17,7 +17,8 @@ from risegrad.foresight.forecast_tables import (
 )
 from risegrad.foresight.recommendation import in_short
 from risegrad.pages.charts.bar_chart import Bar, bars
-from risegrad.pages.page_blocks import (
+from risegrad.pages.looks import Palette
+from risegrad.pages.page import (
     Block,
     ChartFigure,
     Fold,
@@ -26,10 +27,9 @@ from risegrad.pages.page_blocks import (
     Paragraph,
     Part,
     Row,
+    html,
 )
-from risegrad.pages.page_html import html
-from risegrad.pages.page_tables import Table, text_table
-from risegrad.pages.palette import Palette
+from risegrad.pages.tables import Table, text_table
 
 QUESTION = "Which rule hurts least what the model knows, for the same progress?"
 RULE_HEAD = ("rule", "damage", "deviation", "loss change")

@@ -14,11 +14,10 @@ from risegrad.foresight.foresight_agreement import (
     good_until,
 )
 from risegrad.foresight.foresight_result import ForesightResult
-from risegrad.pages.charts.calibration_chart import CalibrationPoint, calibration
-from risegrad.pages.page_blocks import ChartFigure, Fold, ItemList, Page, Part, Row
-from risegrad.pages.page_html import html
-from risegrad.pages.page_tables import Table, text_table
-from risegrad.pages.palette import Palette
+from risegrad.pages.charts import CalibrationPoint, calibration
+from risegrad.pages.looks import Palette
+from risegrad.pages.page import ChartFigure, Fold, ItemList, Page, Part, Row, html
+from risegrad.pages.tables import Table, text_table
 
 QUESTION = "Did predictions from before a session come true, and how far ahead?"
 HORIZON_HEAD = ("steps ahead", "sessions", "rank corr. with loss", "with forgetting",

@@ -5,11 +5,10 @@ from __future__ import annotations
 from risegrad.common.text_columns import text_columns
 from risegrad.foresight.local_agreement import Agreement, breaking_point
 from risegrad.foresight.local_validation import LocalResult
-from risegrad.pages.charts.calibration_chart import CalibrationPoint, calibration
-from risegrad.pages.page_blocks import ChartFigure, Page, Part, Row
-from risegrad.pages.page_html import html
-from risegrad.pages.page_tables import text_table
-from risegrad.pages.palette import Palette
+from risegrad.pages.charts import CalibrationPoint, calibration
+from risegrad.pages.looks import Palette
+from risegrad.pages.page import ChartFigure, Page, Part, Row, html
+from risegrad.pages.tables import text_table
 
 QUESTION = "Do the predicted changes of the historical loss come true?"
 GLOSSARY = (

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from risegrad.common.checks import check_choice
 from risegrad.common.optional_imports import need
 from risegrad.common.settings import flat
-from risegrad.common.text_columns import text_columns
 from risegrad.lab.frontier.equal_learning import Frontier
 from risegrad.lab.records.record import Record
 from risegrad.lab.records.record_reader import RecordError
-from risegrad.lab.report.report_files import write_report
-from risegrad.lab.report.report_methods import methods
-from risegrad.lab.report.report_parts import build
-from risegrad.lab.report.result_rows import ReportedExperiment, gather
-from risegrad.lab.running.run_outcome import COLUMNS, figures
-from risegrad.pages.notebook_tables import notebook_table
-from risegrad.pages.page_text import visible
+from risegrad.lab.report.builder import build, write_report
+from risegrad.lab.report.methods import methods
+from risegrad.lab.report.rows import ReportedExperiment, gather
+from risegrad.lab.report.tables import results
+from risegrad.pages.tables import Table, in_html
+from risegrad.pages.text import visible
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -86,23 +85,16 @@ class LabResults:
         return len(self.records)
 
     def __repr__(self) -> str:
-        lines = text_columns([[visible(cell) for cell in row] for row in self._table()])
-        return "\n".join([*lines, *self._remarks()])
+        shown = ([visible(table.caption), *table.plain()] for table in self._tables())
+        return "\n".join([*chain.from_iterable(shown), *self._remarks()])
 
     def _repr_html_(self) -> str:
-        head, *body = self._table()
-        return notebook_table(head, body, "; ".join(self._remarks()))
+        shown = "".join(table.notebook(table.caption) for table in self._tables())
+        return shown + "".join(f"<p>{in_html(remark)}</p>" for remark in self._remarks())
 
-    def _table(self) -> Iterator[list[str]]:
-        """Mean ± standard deviation over seeds, a line per row of the experiments."""
-        grouped: dict[tuple[str, str], list[Record]] = {}
-        for one in sorted(self.records, key=lambda one: (one.experiment, one.row.order, one.seed)):
-            grouped.setdefault((one.experiment, one.row.label), []).append(one)
-        several = len({experiment for experiment, _ in grouped}) > 1
-        yield ["", *COLUMNS, "seeds"]
-        for (experiment, label), found in grouped.items():
-            name = f"{experiment}: {label}" if several else label
-            yield [name, *figures(found), str(len(found))]
+    def _tables(self) -> Iterator[Table]:
+        """The results of each experiment, as ``rise report`` shows them."""
+        return (results(experiment) for experiment in gather(self.records)[0])
 
     def _remarks(self) -> Iterator[str]:
         for title, reason in self.failed.items():

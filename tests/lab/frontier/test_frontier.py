@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from risegrad.lab.frontier.equal_forgetting import band, best_final, compare_learning
 from risegrad.lab.frontier.equal_learning import Frontier, common_range, compare
 from risegrad.lab.frontier.frontier_curves import RunPoint, curves, together
 
@@ -30,7 +29,6 @@ def test_a_line_is_read_exactly_between_its_points():
     assert curve.range == (10, 40)
     for level in (10, 17, 25, 40):
         assert curve.forgotten_at(level) == pytest.approx(dict.fromkeys((0, 1, 2), 0.5 * level))
-        assert curve.learned_at(0.5 * level) == pytest.approx(dict.fromkeys((0, 1, 2), level))
 
 
 def test_seeds_that_lie_along_the_line_do_not_scatter():
@@ -210,89 +208,6 @@ def test_intervals_cover_the_truth():
     assert abs(hits / trials - 0.95) < 4 * error
 
 
-def test_learning_at_equal_forgetting_is_read_across():
-    """FO forgets half of what it learns, the other 2 points and a tenth: at 6, 12 against 40."""
-    found = curves(line("FO", 0.5) + line("gentle", 0.1, offset=2.0, scatter=2.0))
-    same = compare_learning(found["gentle"], found["FO"])
-    # Common: from 5 (the least of FO) to 6 (the most of the gentle one).
-    assert same.level == pytest.approx(6)
-    assert (same.learned.mean, same.of_reference.mean) == pytest.approx((40, 12))
-    assert same.difference.mean == pytest.approx(28)
-    assert same.verdict == "more"
-    assert compare_learning(found["FO"], found["gentle"]).verdict == "less"
-    assert compare_learning(found["gentle"], found["FO"], 7).verdict == "no common range"
-    equal = compare_learning(found["FO"], found["FO"], 12)
-    assert (equal.learned.mean, equal.verdict) == (pytest.approx(24), "open")
-
-
-def test_who_learned_nothing_is_compared_in_no_way():
-    dead = curves(runs("dead", lambda r, s: 20 + (s - 1), lambda r, s: 0.0, start=20.0))["dead"]
-    alive = curves(line("FO", 0.5))["FO"]
-    assert compare_learning(dead, alive).verdict == "no common range"
-    assert best_final(dead, alive) is None
-    assert best_final(alive, dead) is None
-    assert band(dead) == ()
-
-
-def ends(method, finals):
-    """Runs that learned alike, with these final averages by setting and seed."""
-    return [
-        RunPoint(method, name, seed, 50.0 + place, 10.0 + place, final)
-        for place, (name, values) in enumerate(finals.items())
-        for seed, final in enumerate(values)
-    ]
-
-
-def test_each_method_at_its_best_by_the_mean_over_seeds():
-    found = curves(
-        ends("FO", {"a": (50, 52, 54), "b": (60, 20, 20)})
-        + ends("x", {"c": (55, 58, 61), "d": (9, 9, 9)})
-    )
-    best = best_final(found["x"], found["FO"])
-    assert (best.setting, best.final.mean) == ("c", 58)
-    # By hand: 5, 6 and 7 more than setting a; t(0.975; 2) = 4.302653.
-    assert best.difference.mean == 6
-    assert best.difference.high == pytest.approx(6 + 4.302653 / 3**0.5, 1e-5)
-    assert best_final(found["FO"], found["FO"]).difference is None, "no difference to itself"
-
-
-def test_the_band_is_the_interval_at_each_place_of_the_curve():
-    beside = {0: -1.0, 1: 0.0, 2: 1.0}
-    curve = curves(runs("FO", lambda r, s: 10 * r, lambda r, s: 5 * r + beside[s]))["FO"]
-    found = band(curve)
-    assert [found[0].learned, found[-1].learned] == [10, 40]
-    half = 4.302653 / 3**0.5
-    for place in found:
-        assert place.low == pytest.approx(0.5 * place.learned - half, 1e-5)
-        assert place.high == pytest.approx(0.5 * place.learned + half, 1e-5)
-    assert band(curves(runs("FO", lambda r, s: 10 * r, lambda r, s: r, seeds=(0,)))["FO"]) == ()
-
-
-def test_intervals_of_learning_and_of_the_best_end_cover_the_truth():
-    """As for forgetting: 5 points more learned at equal forgetting, 3 points more at the end.
-
-    The best setting is far above the others, so that all trials choose the same one.
-    """
-    rng, trials = np.random.default_rng(1), 600
-    hits = np.zeros(2)
-    for _ in range(trials):
-        points = []
-        ease = rng.normal(0, 2, 5)
-        for method, less, more in (("FO", 0.0, 0.0), ("informed", 4.0, 3.0)):
-            for rate, end in ((60.0, 40.0), (70.0, 60.0), (80.0, 50.0)):
-                for seed in range(5):
-                    learned = rate + ease[seed] + rng.normal(0, 1)
-                    forgotten = (0.8 * (learned - 50) - less) + rng.normal(0, 1)
-                    final = end + more + ease[seed] + rng.normal(0, 1)
-                    points.append(RunPoint(method, f"lr={rate}", seed, learned, forgotten, final))
-        found = curves(points)
-        same = compare_learning(found["informed"], found["FO"], 15.0).difference
-        best = best_final(found["informed"], found["FO"]).difference
-        hits += [same.low <= 5.0 <= same.high, best.low <= 3.0 <= best.high]
-    error = (0.95 * 0.05 / trials) ** 0.5
-    assert abs(hits / trials - 0.95).max() < 4 * error
-
-
 def test_a_curve_that_ends_upright_is_read_below_its_end():
     """The last step learns 0.1 more and forgets 30 more: noise in learning would decide there."""
     steep = [("a", 80.0, 10.0), ("b", 90.0, 20.0), ("c", 90.1, 50.0)]
@@ -329,3 +244,18 @@ def test_one_seed_is_not_judged_however_large_the_difference():
         "more": "more",
     }
     assert "by more than noise" in several.sentence()
+
+
+def test_verdicts_are_corrected_for_the_number_of_methods():
+    """One barely clear difference among ten is what noise makes; alone it counts."""
+    near = runs("near", lambda r, s: 10 * r, lambda r, s: 4 * r + s - 1)
+    far = runs("far", lambda r, s: 10 * r, lambda r, s: r + (s - 1) * 0.01)
+    same = [point for k in range(8) for point in line(f"same {k}", 0.5, scatter=k + 1.0)]
+    alone = Frontier(line("FO", 0.5) + near, ["FO"])
+    several = Frontier(line("FO", 0.5) + near + far + same, ["FO"])
+    verdict = {one.method: one.verdict for one in several.comparisons}
+    assert alone.comparisons[0].verdict == "less"
+    assert (verdict["near"], verdict["far"]) == ("open", "less")
+    assert several.compare("near").verdict == "less", "of one method nothing is to be corrected"
+    (listed,) = [one for one in several.comparisons if one.method == "near"]
+    assert listed.difference == alone.comparisons[0].difference, "intervals stay as they are"

@@ -8,9 +8,9 @@ import pytest
 
 import risegrad
 from lab.frontier import own_problems
-from risegrad.lab.frontier.equal_forgetting import band
 from risegrad.lab.frontier.frontier_page import settings_table
 from risegrad.lab.frontier.frontier_settings import FrontierSettings
+from risegrad.lab.report.figures import bands_of
 
 SETTINGS = FrontierSettings(seeds=3, rates=5, epochs=30)
 
@@ -57,11 +57,7 @@ def test_a_line_joins_the_settings_in_their_order(chart):
 
 
 def test_the_figure_has_the_bands_of_its_curves(found, chart):
-    wanted = {
-        (name, place.learned)
-        for name, curve in found.frontier.curves.items()
-        for place in band(curve)
-    }
+    wanted = {(place.method, place.learned) for place in bands_of(found.frontier)}
     drawn = {(row["method"], row["x"]) for row in chart["datasets"]["bands"]}
     assert drawn
     assert drawn <= wanted, "those that would fill the axis are left out"

@@ -7,11 +7,9 @@ import pytest
 
 from lab.report import made_up
 from risegrad.lab.records.record import read_records
-from risegrad.lab.report.latex_tables import latex
-from risegrad.lab.report.markdown_tables import markdown
-from risegrad.lab.report.report_page import page
-from risegrad.lab.report.report_parts import Report, build
-from risegrad.lab.report.terminal_tables import plain
+from risegrad.lab.report.builder import Report, build
+from risegrad.lab.report.tables import choice_table
+from risegrad.pages.page import html, markdown
 
 BY = "validation:avg"
 AVG = {("FO", 0.1): 50.0, ("FO", 0.3): 70.0, ("RISE", 0.1): 60.0, ("RISE", 0.3): 55.0}
@@ -54,15 +52,15 @@ def test_only_test_runs_at_the_chosen_settings_are_results(report: Report) -> No
 
 def test_what_was_chosen_and_by_what_is_said_everywhere(report: Report) -> None:
     said = "chosen by average accuracy on validation data"
-    for text in (plain(report), markdown(report), page(report)):
+    for text in (report.plain(), markdown(report.page), html(report.page)):
         assert said in text
         assert "FO lr=0.3 (70.5)" in text
         assert "RISE lr=0.1 (60.5)" in text
-    assert "Choice of settings in chosen" in latex(report)
+    assert "Choice of settings in chosen" in markdown(report.page)
 
 
 def test_the_figures_that_decided_have_a_table_of_their_own(report: Report) -> None:
-    table = report.chapters[0].chosen
+    table = choice_table(report.chapters[0].experiment)
     assert table is not None
     found = {
         (section.title.partition(",")[0], line.label): (line.cells[0], line.cells[2])
@@ -80,4 +78,4 @@ def test_before_the_first_test_run_the_page_says_that_there_is_none(tmp_path: Pa
     made_up.save(tmp_path, *deciding())
     report = build(read_records([tmp_path])[0])
     assert report.remarks[0] == "chosen: all runs are on validation data, none on test data yet"
-    assert "on test data yet" in page(report)
+    assert "on test data yet" in html(report.page)

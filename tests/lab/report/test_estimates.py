@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from risegrad.common.intervals import Interval, interval, spread, t_quantile
+from risegrad.common.intervals import Interval, differ_from_zero, interval, spread, t_quantile
 
 
 @pytest.mark.parametrize("degrees", [1, 2, 3, 4, 5, 9, 10, 29, 30, 99, 1000])
@@ -56,3 +56,39 @@ def test_few_or_no_values() -> None:
     assert same == Interval(1.5, 1.5, 1.5, 3)
     assert same.excludes_zero
     assert not math.isnan(same.mean)
+
+
+def test_several_means_are_judged_as_holm_does() -> None:
+    """Against p values of scipy, step by step."""
+    random = np.random.default_rng(3)
+    called = 0
+    for _ in range(40):
+        shifts = random.choice([0.0, 1.0, 3.0], size=8)
+        samples = [random.normal(shift, 1, 4) for shift in shifts]
+        p = [stats.ttest_1samp(sample, 0).pvalue for sample in samples]
+        expected = [False] * 8
+        for step, place in enumerate(np.argsort(p)):
+            if p[place] > 0.05 / (8 - step):
+                break
+            expected[place] = True
+        assert differ_from_zero([interval(sample.tolist()) for sample in samples]) == expected
+        called += sum(expected)
+    assert 0 < called < 200
+
+
+def test_what_has_no_interval_is_neither_called_nor_counted() -> None:
+    near = interval([0.9, 1.0, 1.4])
+    assert differ_from_zero([near, None, interval([3.0])]) == [True, False, False]
+    assert differ_from_zero([near, near, near]) == [False] * 3
+    assert differ_from_zero([interval([2.0, 2.0]), interval([0.0, 0.0])]) == [True, False]
+    assert differ_from_zero([]) == []
+
+
+def test_one_table_in_twenty_has_a_false_call_and_not_one_row() -> None:
+    random = np.random.default_rng(4)
+    trials = 400
+    false = sum(
+        any(differ_from_zero([interval(row) for row in random.normal(0, 1, (10, 3)).tolist()]))
+        for _ in range(trials)
+    )
+    assert false / trials < 0.05 + 3 * (0.05 * 0.95 / trials) ** 0.5

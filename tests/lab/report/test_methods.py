@@ -9,12 +9,11 @@ import pytest
 
 from lab.report.made_up import HOSTILE, record, save
 from risegrad.lab.records.record import read_records
-from risegrad.lab.report.report_findings import headline
-from risegrad.lab.report.report_methods import Method, methods
-from risegrad.lab.report.report_page import report_page
-from risegrad.lab.report.report_parts import build
-from risegrad.pages.page_blocks import ChartFigure, Fold, Paragraph
-from risegrad.pages.page_tables import Table
+from risegrad.lab.report.builder import build
+from risegrad.lab.report.differences import headline
+from risegrad.lab.report.methods import Method, methods
+from risegrad.pages.page import ChartFigure, Fold, Paragraph
+from risegrad.pages.tables import Table
 
 SINGLE = "Single settings, not compared at equal learning. Average accuracy against FO: "
 
@@ -86,7 +85,7 @@ def test_odd_values_of_a_knob_do_no_harm(tmp_path: Path) -> None:
 def page_of(folder: Path, *contents: dict[str, Any]) -> Any:
     save(folder, *contents)
     records, _ = read_records([folder])
-    return report_page(build(records))
+    return build(records).page
 
 
 def test_the_page_goes_from_the_finding_to_the_details(tmp_path: Path) -> None:
@@ -95,15 +94,15 @@ def test_the_page_goes_from_the_finding_to_the_details(tmp_path: Path) -> None:
     first, *others = page.parts
     assert first.question
     assert first.finding.startswith(f"{SINGLE}1 ")
-    assert [type(block) for block in first.blocks[:3]] == [ChartFigure, Paragraph, Table]
+    assert [type(block) for block in first.blocks] == [ChartFigure, Table, Paragraph]
     # Title and question are those of the experiment's own file.
     assert page.title == "Digits, class by class, on a small transformer"
     assert first.question.startswith("With every rule at the rate that validation data choose")
     details = next(part for part in others if part.title.startswith("Details"))
     assert all(isinstance(block, Fold) for block in details.blocks)
-    said = first.blocks[1].text
-    assert "Fgt: forgetting: points that old tasks lost until the end." in said
-    assert "FO: first-order: " in said
+    said = first.blocks[0].in_short
+    assert "Fgt: points lost since." in said
+    assert "FO: AdamW or SGD as usual." in said
     assert "ZO" not in said  # no row of this name
     spelled = {word for word, _ in page.glossary}
     assert {"Avg", "Last", "Fgt", "New", "FO", "ZO"} <= spelled
@@ -136,6 +135,3 @@ def test_less_forgetting_with_less_learning_is_no_gain(tmp_path: Path) -> None:
     forgetting = [d for d in chapter.differences if d.metric.key == "forgetting"]
     verdicts = {d.row.label: d.verdict for d in forgetting}
     assert verdicts == {"timid": "trade", "keeps": "better"}
-    said = {finding.verdict: finding.sentences for finding in chapter.findings}
-    assert said["trade"][0].startswith("timid: forgetting")
-    assert not any("forgetting" in text for text in said["better"] if text.startswith("timid"))

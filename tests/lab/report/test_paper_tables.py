@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from risegrad.lab.report.paper_tables import TABLES, PaperFigure, find
+from risegrad.common.intervals import Spread
+from risegrad.lab.report.paper import TABLES, find
 
 
 def test_every_row_is_complete() -> None:
@@ -36,9 +37,9 @@ def test_find(table: str, row: str, column: str, section: str, expected: tuple[f
 def test_deviations_are_those_of_the_language_table() -> None:
     order = find("2", "RISE", "Standard CL Benchmark Order 1", "SeqLoRA")
     assert order.figures == (
-        PaperFigure(74.85, 1.95),
-        PaperFigure(89.46, 0.09),
-        PaperFigure(7.01, 2.21),
+        Spread(74.85, 1.95, 0),
+        Spread(89.46, 0.09, 0),
+        Spread(7.01, 2.21, 0),
     )
 
 

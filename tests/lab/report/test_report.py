@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lab.report.made_up import record, save, whole_study
+from lab.report.made_up import record, save
 from risegrad.lab.records.record import read_records
-from risegrad.lab.report.report_page import page
-from risegrad.lab.report.report_parts import Chapter, Report, build
-from risegrad.lab.report.terminal_tables import plain
-from risegrad.pages.page_tables import Column, Line, Section, Table, TableCell, ranked
+from risegrad.lab.report.builder import Chapter, Report, build
+from risegrad.lab.report.differences import left_out
+from risegrad.lab.report.tables import costs, other_metrics, score_table
+from risegrad.pages.page import html
+from risegrad.pages.tables import Column, Line, Section, Table, TableCell, ranked
 
 
 def built(folder: Path, *contents: dict[str, Any], baseline: str | None = None) -> Report:
@@ -98,7 +99,6 @@ def test_rows_without_a_place_in_the_paper_stand_as_in_their_file(tmp_path: Path
 def test_a_place_that_the_paper_does_not_have_is_said(tmp_path: Path) -> None:
     report = built(tmp_path, record(paper={"table": "1", "row": "L2P", "column": "x"}))
     assert "row.paper: Table 1 has no single row 'L2P'" in report.remarks[0]
-    assert report.paper == ()
 
 
 def test_differences_are_paired_by_seed(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_differences_are_paired_by_seed(tmp_path: Path) -> None:
     ("metric", "step", "verdict"),
     [("last", 5, "better"), ("last", -5, "worse"), ("forgetting", 5, "worse")],
 )
-def test_the_words_say_which_intervals_exclude_zero(
+def test_the_words_say_which_differences_are_clear(
     tmp_path: Path, metric: str, step: float, verdict: str
 ) -> None:
     contents = []
@@ -131,15 +131,29 @@ def test_the_words_say_which_intervals_exclude_zero(
             content = record(label, seed, baseline=label == "FO")
             content["result"]["metrics"] = {metric: value, "avg": 10 + wiggle * (label == "FO")}
             contents.append(content)
-    found = {f.verdict: f for f in only(built(tmp_path, *contents)).findings}
-    assert set(found) == {"better", "worse", "open"}
-    (sentence,) = found[verdict].sentences
-    assert sentence.startswith("RISE: ")
-    assert "against FO, 3 seeds in common" in sentence
-    assert "excludes zero" in found[verdict].heading
-    assert "average accuracy" in found["open"].sentences[0]
-    assert "includes zero" in found["open"].heading
-    assert found["worse" if verdict == "better" else "better"].sentences == ()
+    chapter = only(built(tmp_path, *contents))
+    assert {d.metric.key: d.verdict for d in chapter.differences} == {
+        metric: verdict,
+        "avg": "open",
+    }
+
+
+def test_words_of_differences_are_corrected_for_the_number_of_rows(tmp_path: Path) -> None:
+    """Beside seven that do not differ, one that just excludes zero is not called better."""
+    rows = {"FO": 0.0, "RISE": 1.0} | {f"row {k}": 0.0 for k in range(7)}
+    beside = {0: -0.3, 1: 0.0, 2: 0.3}
+    contents = [
+        with_metric(label, seed, 50 + gain + beside[seed] * (label != "FO"), baseline=label == "FO")
+        for label, gain in rows.items()
+        for seed in beside
+    ]
+    found = {d.row.label: d for d in only(built(tmp_path / "many", *contents)).differences}
+    assert found["RISE"].interval is not None
+    assert found["RISE"].interval.excludes_zero
+    assert found["RISE"].verdict == "open"
+    two = [content for content in contents if content["row"]["label"] in ("FO", "RISE")]
+    (alone,) = only(built(tmp_path / "two", *two)).differences
+    assert alone.verdict == "better"
 
 
 def test_one_common_seed_has_no_interval_and_none_has_no_difference(tmp_path: Path) -> None:
@@ -149,12 +163,11 @@ def test_one_common_seed_has_no_interval_and_none_has_no_difference(tmp_path: Pa
         with_metric("RISE", 0, 71.0),
         with_metric("ZO", 5, 71.0),
     )
-    found = only(report).findings[-1]
-    assert "fewer than two seeds" in found.heading
-    assert found.sentences == (
-        "RISE: last accuracy +1.00 (no interval) (against FO, 1 seed in common)",
-        "ZO: last accuracy (against FO, 0 seeds in common)",
-    )
+    found = {d.row.label: d for d in only(report).differences}
+    assert [d.verdict for d in found.values()] == ["unknown"] * 2
+    assert found["RISE"].interval is not None
+    assert (found["RISE"].interval.mean, found["RISE"].interval.low) == (1.0, None)
+    assert found["ZO"].interval is None
 
 
 def test_a_chosen_baseline_replaces_the_marked_one(tmp_path: Path) -> None:
@@ -162,7 +175,7 @@ def test_a_chosen_baseline_replaces_the_marked_one(tmp_path: Path) -> None:
     report = built(tmp_path, *runs, record("RISE", 0, experiment="other"), baseline="ZO")
     assert {d.baseline.label for d in report.chapters[0].differences} == {"ZO"}
     assert report.remarks == ("other has no row 'ZO'; its own baseline is used, if it marks one",)
-    assert "--baseline LABEL chooses one" in report.chapters[1].caveat
+    assert "--baseline LABEL chooses one" in report.chapters[1].headline
 
 
 def test_each_section_has_its_own_baseline(tmp_path: Path) -> None:
@@ -178,9 +191,9 @@ def test_each_section_has_its_own_baseline(tmp_path: Path) -> None:
 def test_rows_without_a_single_baseline_are_named(tmp_path: Path) -> None:
     marked = [record(label, 0, baseline=label != "C", section="s") for label in ("A", "B", "C")]
     chapter = only(built(tmp_path, *marked))
-    assert chapter.differences == ()
-    assert chapter.caveat == (
-        "Not compared, because their section has no single baseline: C. "
+    assert chapter.differences == []
+    assert left_out(chapter.experiment) == (
+        "Not compared, because the section of 1 row has no single baseline: C. "
         "--baseline LABEL chooses one for all."
     )
 
@@ -193,7 +206,7 @@ def test_overheads_are_relative_to_the_baseline_at_the_same_seed(tmp_path: Path)
             content["run"]["seconds"]["train"] = [base * factor, 3 * base * factor, None]
             content["run"]["resumed"] = int(label == "FO" and seed == 0)
             contents.append(content)
-    table = only(built(tmp_path, *contents)).costs
+    table = costs(only(built(tmp_path, *contents)).experiment)
     assert table is not None
     seconds, ratio, *_ = cells(table)["RISE"]
     assert seconds is not None
@@ -216,26 +229,24 @@ def test_the_best_and_the_second_are_marked_whoever_they_are() -> None:
     assert found == [[1, 0, 2, 2], [0, 1, 2, 2], [0, 0, 0, 0]]
 
 
-def test_tables_of_the_paper_have_all_its_rows_and_ours_in_place(tmp_path: Path) -> None:
-    whole_study(tmp_path)
-    records, _ = read_records([tmp_path])
-    vision, language, queries = build(records).paper
-    assert [len(s.lines) for s in vision.sections] == [4, 8]  # two controls are ours alone
-    rise = next(line for line in vision.sections[1].lines if line.label == "ZO-FC+RISE")
-    assert rise.note == ""  # another spelling of the same name
-    assert [cell and cell.paper for cell in rise.cells] == ["89.75", "84.73", "4.25"]
-    missing = vision.sections[0].lines[0]
-    assert missing.label == "Learnable Cls."
-    assert missing.cells[0] == TableCell("–", paper="85.61")  # noqa: RUF001
-    control = vision.sections[1].lines[-1]
-    assert control.label == "ZO-FC, scaled FO"
-    assert control.cells[0] is not None
-    assert control.cells[0].paper == ""
-    assert vision.columns[0].group == "CIFAR100 Inc-5 (cifar100-inc5)"
-    assert "No runs for: ImageNet-R Inc-5, DomainNet Inc-69." in vision.notes
-    assert language.sections[0].lines[2].cells[0].paper == "74.85 ± 1.95"  # type: ignore[union-attr]
-    first = queries.sections[0].lines[0]
-    assert (first.label, first.note) == ("q=1", "ours: RISE q=1")
+def test_the_papers_figure_stands_beside_ours_with_both_settings(tmp_path: Path) -> None:
+    place = {"table": "1", "row": "EASE", "column": "CIFAR100 Inc-5"}
+    stream = {"name": "cifar100-inc10", "increment": 10, "classes": 50}
+    more = {"section": "FO Optimization", "model": "vit_small"}
+    table = only(
+        built(tmp_path, record("EASE", paper=place, stream=stream, **more), record("mine", **more))
+    ).results
+    assert [cell and cell.paper for cell in cells(table)["EASE"][:4]] == [
+        "91.13",
+        "85.45",
+        "7.05",
+        "",
+    ]
+    assert not any(cell and cell.paper for cell in cells(table)["mine"])
+    assert table.notes == (
+        "“paper”: its own runs, Table 1, CIFAR100 Inc-5, ViT-B/16. These runs: cifar100-inc10, 50 "
+        "classes, vit_small. The figures can be compared as far as the settings agree.",
+    )
 
 
 def test_other_scores_and_metrics_have_tables(tmp_path: Path) -> None:
@@ -243,11 +254,12 @@ def test_other_scores_and_metrics_have_tables(tmp_path: Path) -> None:
     content["result"]["scores"]["constrained"] = {"matrix": [[90.0], [70.0, 80.0]], "union": []}
     content["result"]["metrics"]["odd_one"] = 4.0
     chapter = only(built(tmp_path, content))
-    (odd,) = chapter.more
+    odd, scores = other_metrics(chapter.experiment), score_table(chapter.experiment)
+    assert odd is not None
     assert cells(odd)["FO"] == (TableCell("4.00", order=4.0),)
-    assert chapter.scores is not None
-    assert chapter.scores.groups == [("accuracy", 3), ("constrained", 3)]
-    texts = [cell and cell.text for cell in cells(chapter.scores)["FO"]]
+    assert scores is not None
+    assert scores.groups == [("accuracy", 3), ("constrained", 3)]
+    texts = [cell and cell.text for cell in cells(scores)["FO"]]
     assert texts[3:] == ["75.00", "80.00", "20.00"]
     assert texts[:3] == [cell and cell.text for cell in cells(chapter.results)["FO"][:3]]
 
@@ -260,20 +272,21 @@ def test_zero_shot_scores_stand_beside_the_others(tmp_path: Path) -> None:
     result["metrics"]["forward_transfer"] = 3.0
     report = built(tmp_path, content, record("no zero-shot", 0, domain="language", tasks=2))
     chapter = only(report)
-    assert chapter.scores is not None
-    titles = [column.title for column in chapter.scores.columns]
+    scores = score_table(chapter.experiment)
+    assert scores is not None
+    titles = [column.title for column in scores.columns]
     assert titles == ["Zero-shot", "Avg", "Last", "Fgt"] * 2
-    found = cells(chapter.scores)
+    found = cells(scores)
     assert [cell and cell.text for cell in found["FO"]][::4] == ["2.50", "50.00"]
     assert found["no zero-shot"][0] is None
     assert "FWT" in [column.title for column in chapter.results.columns]
-    shown = page(report)
+    shown = html(report.page)
     assert shown.index('<details class="fold"') < shown.index("Zero-shot")
     assert re.search(r">nothing<.*?40\.00.*?60\.00", shown, re.DOTALL)
 
 
 def test_one_score_needs_no_second_table(tmp_path: Path) -> None:
-    assert only(built(tmp_path, record("FO", 0))).scores is None
+    assert score_table(only(built(tmp_path, record("FO", 0))).experiment) is None
 
 
 def test_plain_text_for_a_terminal(tmp_path: Path) -> None:
@@ -282,7 +295,7 @@ def test_plain_text_for_a_terminal(tmp_path: Path) -> None:
         *(with_metric("FO", seed, 70.0 + seed) for seed in range(2)),
         with_metric("x" * 60, 0, 1.0),
     )
-    lines = plain(report).splitlines()
+    lines = report.plain().splitlines()
     assert lines[1].split() == ["Method", "Last↑", "Seeds"]
     assert lines[2].split() == ["FO", "70.50", "±", "0.71", "2"]
     assert lines[3].startswith("x" * 39 + "…")
@@ -297,7 +310,7 @@ def test_a_page_can_be_made_of_very_little(tmp_path: Path, tasks: int) -> None:
     bare["run"] = {}
     empty = record("y" * 5000, 0)
     empty["result"]["scores"]["accuracy"] = {"matrix": [[None]] * 5, "union": []}
-    text = page(built(tmp_path, bare, empty, record("RISE", 1, tasks=tasks)))
+    text = html(built(tmp_path, bare, empty, record("RISE", 1, tasks=tasks)).page)
     assert text.count('class="plot"') == 3  # the frontier of one row, the stream, the matrices
     ours = text[: text.index("<script>")]  # behind it is the library, which knows the word
     assert not re.search(r"\bnan\b", ours, flags=re.IGNORECASE)

@@ -1,4 +1,4 @@
-"""Text from records cannot act: in HTML, scripts, Markdown, LaTeX, or on a terminal."""
+"""Text from records cannot act: in HTML, scripts, Markdown, or on a terminal."""
 
 from __future__ import annotations
 
@@ -9,9 +9,15 @@ import pytest
 
 from lab.report.made_up import HOSTILE
 from risegrad.common.intervals import Interval, Spread
-from risegrad.lab.report.paper_tables import PaperFigure
-from risegrad.lab.report.report_text import interval_text, spread_text
-from risegrad.pages.page_text import for_latex, for_markdown, for_script, number, signed, visible
+from risegrad.pages.text import (
+    for_markdown,
+    for_script,
+    interval_text,
+    number,
+    signed,
+    spread_text,
+    visible,
+)
 
 
 def test_visible_text_is_one_line_without_acting_characters() -> None:
@@ -35,19 +41,10 @@ def test_markdown() -> None:
     assert for_markdown("\\|") == r"\\&#124;"
 
 
-def test_latex() -> None:
-    assert for_latex(r"50% of $x_1^2$ & {a} \input{/etc/passwd} #~<|>") == (
-        r"50\% of \$x\_1\textasciicircum{}2\$ \& \{a\} "
-        r"\textbackslash{}input\{/etc/passwd\} \#\textasciitilde{}"
-        r"\textless{}\textbar{}\textgreater{}"
-    )
-    assert for_latex("a\n%b") == r"a \%b"  # a comment in the file cannot be left
-
-
 def test_numbers() -> None:
     assert number(-1.234) == "−1.23"  # noqa: RUF001
     assert number(-0.001) == "0.00"
     assert signed(0.5) == "+0.50"
     assert spread_text(Spread(88.391, 0.4, 3)) == "88.39 ± 0.40"
-    assert spread_text(PaperFigure(88.39)) == "88.39"
+    assert spread_text(Spread(88.39, None, 0)) == "88.39"
     assert interval_text(Interval(1, -0.5, 2.5, 3)) == "[−0.50, +2.50]"  # noqa: RUF001

@@ -79,7 +79,7 @@ def entries(kind: str) -> dict[str, str]:
     """Name and one line each."""
     from risegrad import plugins
     from risegrad.lab.experiments.experiment_library import library
-    from risegrad.pages.page_text import visible
+    from risegrad.pages.text import visible
 
     if kind == "experiments":
         return {

@@ -12,9 +12,8 @@ NAME = "report"
 SUMMARY = "turn records into one page and tables, the paper's figures beside ours"
 DESCRIPTION = """\
 Reads the records of runs and writes one HTML page that needs no network, and beside it the tables
-as Markdown and LaTeX. Rows are means over seeds; differences to the baseline are paired by seed,
-with t intervals, and the page says in words which of them exclude zero. Diagnoses and local
-validations that were saved as JSON stand on the same page. A file that cannot be used
+as Markdown. Rows are means over seeds; differences to the baseline are paired by seed, with t
+intervals, and the page says in words which of them are more than noise. A file that cannot be used
 is named and left out."""
 EXAMPLES: tuple[str, ...] = (
     "rise report out",
@@ -26,9 +25,9 @@ EXAMPLES: tuple[str, ...] = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``rise report``."""
-    runs = "a record or saved diagnosis, or a folder to search for such *.json files"
+    runs = "a record, or a folder to search for *.json files of records"
     parser.add_argument("runs", nargs="+", metavar="RUNS", help=runs)
-    out = "the page; .md and .tex of the same name go beside it (default %(default)s)"
+    out = "the page; the same name with .md goes beside it (default %(default)s)"
     parser.add_argument("--out", default="report.html", metavar="FILE", help=out)
     baseline = "label of the row to compare with (default: what the records mark as the baseline)"
     parser.add_argument("--baseline", metavar="LABEL", help=baseline)
@@ -57,19 +56,15 @@ def execute(
 ) -> int:
     """Read, compute, write, and say so."""
     from risegrad.lab.records.record import read_records
-    from risegrad.lab.report.report_files import write_report
-    from risegrad.lab.report.report_parts import build
-    from risegrad.lab.report.saved_results import read_saved
-    from risegrad.lab.report.terminal_tables import plain
-    from risegrad.pages.page_text import visible
+    from risegrad.lab.report.builder import build, write_report
+    from risegrad.pages.text import visible
 
     records, problems = read_records(runs)
-    saved, problems = read_saved(runs, records, problems)
     for problem in problems:
         print(f"rise {NAME}: warning: left out {visible(str(problem))}", file=sys.stderr)
-    if not records and not saved:
+    if not records:
         raise RuntimeError(f"no record could be read from {', '.join(map(str, runs))}")
-    report = build(records, problems, baseline, saved)
+    report = build(records, problems, baseline)
     labels = {row.label for experiment in report.experiments for row in experiment.rows}
     if baseline is not None and baseline not in labels:
         known = visible(", ".join(sorted(labels)))
@@ -78,7 +73,7 @@ def execute(
         print(f"rise {NAME}: note: {visible(remark)}", file=sys.stderr)
     written = write_report(report, out, figures)
     if not quiet:
-        print(plain(report))
+        print(report.plain())
         print(f"Wrote {', '.join(os.fspath(path) for path in written)}")
         if figures is not None:
             print(f"Wrote the charts to {os.fspath(figures)}")

@@ -109,7 +109,7 @@ def do_selected(chosen: "RunPlan", options: "RunOptions") -> int:
     """The runs on test data of what the first ones chose; return the exit code."""
     from risegrad.lab.experiments.selection import in_words
     from risegrad.lab.running.run_plan import plan_selected
-    from risegrad.pages.page_text import visible
+    from risegrad.pages.text import visible
 
     found, following = plan_selected(chosen, options)
     print(f"\nchosen by {in_words(chosen.experiment.select)}:")
@@ -139,7 +139,7 @@ def conclude(cells: "Sequence[RunCell]", tally: "Tally", out: Path) -> int:
 
 
 def _explain(tally: "Tally", out: Path) -> None:
-    from risegrad.pages.page_text import visible_lines
+    from risegrad.pages.text import visible_lines
 
     shown: set[str] = set()
     sys.stdout.flush()

@@ -68,7 +68,7 @@ def execute(
         print(json.dumps(head | {"runs": runs, "left": left}, indent=1))
         return 0
     from risegrad.lab.running.run_outcome import columns
-    from risegrad.pages.page_text import visible, visible_lines
+    from risegrad.pages.text import visible, visible_lines
 
     print(visible(" - ".join(filter(None, [experiment.name, experiment.title]))))
     for text in filter(None, [experiment.question, experiment.description]):
@@ -114,7 +114,7 @@ def _chosen(choice: "Choice") -> dict[str, Any]:
 def _choices(experiment: "Experiment", chosen: "Sequence[Choice]") -> Iterator[str]:
     """What was chosen, by what, and that more is to come."""
     from risegrad.lab.experiments.selection import in_words
-    from risegrad.pages.page_text import visible
+    from risegrad.pages.text import visible
 
     if experiment.select:
         said = "; ".join(visible(choice.sentence) for choice in chosen)

@@ -26,7 +26,7 @@ from risegrad.lab.experiments.selection import PART
 from risegrad.lab.experiments.setting_layers import Layers, ReadConfig, check_use, unused_by
 from risegrad.lab.experiments.sweeps import TOGETHER, points
 from risegrad.lab.records.record import TableRow
-from risegrad.pages.page_text import visible
+from risegrad.pages.text import visible
 
 Look = Callable[[Reading], dict[str, Any]]
 

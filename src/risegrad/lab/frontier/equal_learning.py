@@ -1,19 +1,20 @@
 """Two methods at equal learning: how much less one forgets, and whether that is more than noise.
 
 Both curves are read at the same amount of learning, seed by seed; the differences of paired seeds
-have Student's t interval. Nothing is said outside the range that both curves cover, and nothing of
-a setting that learned no more than an untrained model.
+have Student's t interval. Verdicts are corrected for the number of methods compared (Holm);
+intervals are not. Nothing is said outside the range that both curves cover, and nothing of a
+setting that learned no more than an untrained model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from risegrad.common.checks import check_choice
-from risegrad.common.intervals import Interval
+from risegrad.common.intervals import Interval, differ_from_zero
 from risegrad.common.optional_imports import need
 from risegrad.lab.frontier.frontier_curves import (
     Curve,
@@ -24,8 +25,8 @@ from risegrad.lab.frontier.frontier_curves import (
     side_by_side,
     together,
 )
-from risegrad.pages.notebook_tables import notebook_paragraph, notebook_table
-from risegrad.pages.page_text import MISSING
+from risegrad.pages.tables import in_html, text_table
+from risegrad.pages.text import MISSING
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -46,6 +47,9 @@ class EqualLearning:
     difference: Interval | None = None
     """Paired by seed; negative where the method forgets less than the reference."""
     learned_nothing: bool = False
+    clear: bool | None = None
+    """Whether the difference is more than noise, corrected for the number of methods beside this
+    one; None where it was compared alone, and its own interval says so."""
 
     @property
     def verdict(self) -> Verdict:
@@ -56,7 +60,7 @@ class EqualLearning:
             return "no common range"
         if self.difference.n == 1:
             return "one seed"  # however large: nothing says how much seeds scatter
-        if not self.difference.excludes_zero:
+        if not (self.difference.excludes_zero if self.clear is None else self.clear):
             return "open"
         return "less" if self.difference.mean < 0 else "more"
 
@@ -138,9 +142,14 @@ class Frontier:
 
     @cached_property
     def comparisons(self) -> tuple[EqualLearning, ...]:
-        """Every method but the references, the one that forgets least of the reference first."""
+        """Every method but the references, the one that forgets least of the reference first.
+
+        Whether a difference is more than noise is corrected for their number (Holm).
+        """
         found = [self.compare(name) for name in self.curves if name not in self.references]
-        return tuple(sorted(found, key=_rank))
+        clear = differ_from_zero([one.difference for one in found])
+        judged = [replace(one, clear=more) for one, more in zip(found, clear, strict=True)]
+        return tuple(sorted(judged, key=_rank))
 
     def best(self, learning: float | None = None) -> SweepSetting:
         """The setting with the least forgetting among those that learn at least ``learning``.
@@ -188,7 +197,7 @@ class Frontier:
             for found in self.comparisons
         ]
         head = ["method", "New", "Fgt", f"Fgt of {self.reference.name}", "difference", "verdict"]
-        return notebook_paragraph(self.sentence()) + notebook_table(head, rows)
+        return f"<p>{in_html(self.sentence())}</p>{text_table('', head, rows).notebook()}"
 
     def frame(self) -> DataFrame:
         """One row per method, setting and seed (pandas)."""

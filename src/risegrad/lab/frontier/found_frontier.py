@@ -17,14 +17,14 @@ from risegrad.lab.frontier.frontier_code import code_of
 from risegrad.lab.frontier.frontier_curves import ERRORS, RunPoint, SweepSetting
 from risegrad.lab.frontier.frontier_methods import FrontierMethod
 from risegrad.lab.records.record import Record
-from risegrad.lab.report.row_points import measured_point, run_point
-from risegrad.pages.page_blocks import CodeBlock
-from risegrad.pages.page_text import for_markdown
+from risegrad.lab.report.run_points import measured_point, run_point
+from risegrad.pages.page import CodeBlock
+from risegrad.pages.text import for_markdown
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from risegrad.pages.charts.chart_axes import AnyChart
+    from risegrad.pages.charts import AnyChart
 
 CHANCE_DEVIATIONS = 2.0
 

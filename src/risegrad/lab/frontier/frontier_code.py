@@ -14,7 +14,7 @@ from risegrad.common.settings import flat
 from risegrad.continual.update_rules import INFORMED, SHAPERS
 from risegrad.curvature.memory.memory_size import SMALL
 from risegrad.lab.records.record import Record
-from risegrad.pages.page_blocks import CodeBlock
+from risegrad.pages.page import CodeBlock
 
 OPTIMIZERS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
 LEFT_OUT: dict[str, Any] = {

@@ -131,43 +131,36 @@ class Curve:
         return (self.front[0].learned, self.front[-1].learned) if self.front else None
 
     def forgotten_at(self, learned: float) -> dict[int, float]:
-        """Per seed, the forgetting at this much learning, between two neighbouring settings."""
-        return self._read(learned, "learned", "forgotten")
+        """Per seed, the forgetting at this much learning, between two neighbouring settings.
 
-    def learned_at(self, forgotten: float) -> dict[int, float]:
-        """Per seed, the learning at this much forgetting."""
-        return self._read(forgotten, "forgotten", "learned")
-
-    def steepness(self, learned: float) -> float:
-        """Points of forgetting for each point of learning, where the curve is read there."""
-        low, high = self._neighbours(learned, "learned")
-        run = high.learned - low.learned
-        return abs(high.forgotten - low.forgotten) / run if run else 0.0
-
-    def _read(self, level: float, along: str, across: str) -> dict[int, float]:
-        """Linear between the two neighbours, then moved along their line to ``level`` seed by seed.
-
-        A seed's own point lies somewhat beside the level; the slope of the mean points takes it
-        there. Without that, a seed that happened to learn more would count as one that forgot more.
+        Linear between the two, then moved along their line to ``learned`` seed by seed. A seed's
+        own point lies somewhat beside the level; the slope of the mean points takes it there.
+        Without that, a seed that happened to learn more would count as one that forgot more.
         """
-        low, high = self._neighbours(level, along)
-        run = getattr(high, along) - getattr(low, along)
-        slope = (getattr(high, across) - getattr(low, across)) / run if run else 0.0
-        weight = (level - getattr(low, along)) / run if run else 0.0
+        low, high = self._neighbours(learned)
+        run = high.learned - low.learned
+        slope = (high.forgotten - low.forgotten) / run if run else 0.0
+        weight = (learned - low.learned) / run if run else 0.0
         found = {}
         for seed in sorted(low.runs.keys() & high.runs.keys()):
             here, there = low.runs[seed], high.runs[seed]
-            at = _between(getattr(here, along), getattr(there, along), weight)
-            value = _between(getattr(here, across), getattr(there, across), weight)
-            found[seed] = value + slope * (level - at)
+            at = _between(here.learned, there.learned, weight)
+            value = _between(here.forgotten, there.forgotten, weight)
+            found[seed] = value + slope * (learned - at)
         return found
 
-    def _neighbours(self, level: float, along: str) -> tuple[SweepSetting, SweepSetting]:
-        places = [getattr(setting, along) for setting in self.front]
+    def steepness(self, learned: float) -> float:
+        """Points of forgetting for each point of learning, where the curve is read there."""
+        low, high = self._neighbours(learned)
+        run = high.learned - low.learned
+        return abs(high.forgotten - low.forgotten) / run if run else 0.0
+
+    def _neighbours(self, level: float) -> tuple[SweepSetting, SweepSetting]:
+        places = [setting.learned for setting in self.front]
         if not places or not places[0] <= level <= places[-1]:
             words = f"from {places[0]:.4g} to {places[-1]:.4g}" if places else "nowhere"
             raise ValueError(
-                f"the curve of {self.name!r} can be read {words} ({along}), got {level:.4g}"
+                f"the curve of {self.name!r} can be read {words} (learned), got {level:.4g}"
             )
         if len(places) == 1:
             return self.front[0], self.front[0]

@@ -11,19 +11,25 @@ from risegrad.common.atomic_files import write_text
 from risegrad.common.intervals import Spread, spread
 from risegrad.lab.frontier.found_frontier import BestSetting, FoundFrontier
 from risegrad.lab.frontier.frontier_curves import SweepSetting
-from risegrad.lab.report.experiment_tables import measured
-from risegrad.lab.report.report_figures import BAND, DEVIATION, bands_of
-from risegrad.lab.report.report_frontier import SectionFrontier, equal_table
-from risegrad.lab.report.report_page import QUESTION, RULES
-from risegrad.lab.report.report_text import spread_text
-from risegrad.lab.report.terminal_tables import plain_table
-from risegrad.pages.charts.frontier_chart import BETTER, FrontierPoint, frontier
-from risegrad.pages.page_blocks import Block, ChartFigure, Fold, ItemList, Page, Paragraph, Part
-from risegrad.pages.page_html import html
-from risegrad.pages.page_tables import Column, Line, Section, Table, TableCell
-from risegrad.pages.page_text import plural, visible, visible_lines
-from risegrad.pages.palette import Palette
-from risegrad.pages.vega_charts import save_figures, svg_of
+from risegrad.lab.report.builder import QUESTION, RULES
+from risegrad.lab.report.figures import BAND, DEVIATION, bands_of, frontier_point
+from risegrad.lab.report.methods import SectionFrontier, equal_table
+from risegrad.pages.frontier_chart import BETTER, FrontierPoint, frontier
+from risegrad.pages.looks import Palette
+from risegrad.pages.page import (
+    Block,
+    ChartFigure,
+    Fold,
+    ItemList,
+    Page,
+    Paragraph,
+    Part,
+    html,
+    save_figures,
+    svg_of,
+)
+from risegrad.pages.tables import Column, Line, Section, Table, TableCell, spread_cell
+from risegrad.pages.text import plural, visible, visible_lines
 
 NAME = "frontier"
 WORDS = (
@@ -65,15 +71,9 @@ def figure(found: FoundFrontier) -> ChartFigure:
 
 def _point(setting: SweepSetting) -> FrontierPoint:
     learned, forgotten = _spread(setting, "learned"), _spread(setting, "forgotten")
-    name = setting.name.replace("=", " ")
-    tip = (
-        f"{setting.method}, {name}: learned {spread_text(learned)} %, "
-        f"forgot {spread_text(forgotten)} points"
-    )
-    return FrontierPoint(
-        setting.method, learned.mean, forgotten.mean, tip, name, learned.sd, forgotten.sd,
-        not setting.learned_something, setting.line,
-    )  # fmt: skip
+    name, idle = setting.name.replace("=", " "), not setting.learned_something
+    label = f"{setting.method}, {name}"
+    return frontier_point(setting.method, label, learned, forgotten, name, idle, setting.line)
 
 
 def _spread(setting: SweepSetting, of: str) -> Spread:
@@ -83,8 +83,7 @@ def _spread(setting: SweepSetting, of: str) -> Spread:
 
 
 def _cell(setting: SweepSetting, of: str) -> TableCell | None:
-    cell = measured(_spread(setting, of))
-    return None if cell is None else replace(cell, compared=setting.learned_something)
+    return spread_cell(_spread(setting, of), idle=not setting.learned_something)
 
 
 def settings_table(found: FoundFrontier) -> Table:
@@ -151,7 +150,7 @@ def text(found: FoundFrontier) -> str:
 def _lines(found: FoundFrontier) -> Iterator[str]:
     table = _equal(found) or settings_table(found)
     yield from (spelled(found), "")
-    yield from (visible(table.caption), *plain_table(table), *map(visible, table.notes), "")
+    yield from (visible(table.caption), *table.plain(), *map(visible, table.notes), "")
     yield from (*map(visible, found.remarks), visible(found.sentence), "")
     if best := _best(found):
         lines = (f"    {visible_lines(line)}".rstrip() for line in best.code)

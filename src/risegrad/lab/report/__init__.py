@@ -1,1 +1,1 @@
-"""``rise report``: records in, one self-contained page and Markdown and LaTeX tables out."""
+"""``rise report``: records in, one self-contained page and its tables as Markdown out."""

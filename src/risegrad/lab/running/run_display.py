@@ -9,7 +9,7 @@ from typing import Any, TextIO
 from risegrad.common.optional_imports import absent, need
 from risegrad.lab.running.run_progress import fraction, latest
 from risegrad.lab.running.run_schedule import Tally, Watcher
-from risegrad.pages.page_text import visible_lines
+from risegrad.pages.text import visible_lines
 
 
 class Pace:

@@ -1,43 +1,30 @@
 """What a grid came to: the table in the terminal."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from risegrad.common.intervals import spread
 from risegrad.common.text_columns import text_columns
 from risegrad.lab.experiments.run_cells import RunCell
 from risegrad.lab.records.record import Record, read_record
 from risegrad.lab.records.record_reader import RecordError
+from risegrad.lab.report.rows import gather
+from risegrad.lab.report.tables import results as results_table
 from risegrad.lab.running.run_folder import RECORD
-from risegrad.pages.page_text import visible
-
-COLUMNS = {"New": "plasticity", "Avg": "avg", "Last": "last", "Fgt": "forgetting"}
+from risegrad.pages.text import visible
 
 
 def results(cells: Sequence[RunCell], out: Path) -> str:
-    """Mean ± standard deviation over seeds, a line per row, in the file's order."""
-    rows: dict[str, list[Record]] = {}
+    """Mean ± standard deviation over seeds, a line per row, as ``rise report`` has them."""
+    found, _ = gather(_records(cells, out))
+    return "\n".join(line for one in found for line in results_table(one).plain())
+
+
+def _records(cells: Sequence[RunCell], out: Path) -> Iterator[Record]:
     for cell in cells:
-        found = rows.setdefault(cell.row.label, [])
         try:
-            found.append(read_record(out / cell.folder / RECORD))
+            yield read_record(out / cell.folder / RECORD)
         except RecordError:
             continue  # failed, or not run
-    head = ["", *COLUMNS, "seeds"]
-    body = [[label, *figures(found), str(len(found))] for label, found in rows.items()]
-    return columns([head, *body])
-
-
-def figures(found: Sequence[Record]) -> list[str]:
-    """Those of one row, over its seeds; one for each of ``COLUMNS``."""
-    return [_figure((one.result.metrics for one in found), name) for name in COLUMNS.values()]
-
-
-def _figure(metrics: Iterable[Mapping[str, float | None]], name: str) -> str:
-    values = spread(found.get(name) for found in metrics)
-    if values is None:
-        return "-"
-    return f"{values.mean:.2f}" + (f" ± {values.sd:.2f}" if values.sd is not None else "")
 
 
 def columns(table: Sequence[Sequence[str]], right: bool = True) -> str:

@@ -166,7 +166,7 @@ function download(address, name) {
 
 function themed(button) {
   const tell = () => {
-    button.setAttribute("aria-pressed", String(isDark()));
+    button.textContent = isDark() ? "Light" : "Dark";  // what a click brings
     redraws.forEach((draw) => draw());
   };
   try {  // storage may be forbidden for a local file

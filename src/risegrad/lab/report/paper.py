@@ -9,16 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from risegrad.common.intervals import Spread
+
 METRICS = ("avg", "last", "forgetting")
 """The columns of every table of the paper, in its order."""
-
-
-@dataclass(frozen=True)
-class PaperFigure:
-    """A printed number; ``sd`` where the paper gives one."""
-
-    mean: float
-    sd: float | None = None
 
 
 @dataclass(frozen=True)
@@ -27,7 +21,7 @@ class PaperRow:
 
     section: str
     label: str
-    figures: tuple[tuple[PaperFigure, ...], ...]
+    figures: tuple[tuple[Spread, ...], ...]
     """one triple (avg, last, forgetting) per column of the table"""
 
 
@@ -39,6 +33,7 @@ class PaperTable:
     caption: str
     columns: tuple[str, ...]
     rows: tuple[PaperRow, ...]
+    model: str
 
 
 @dataclass(frozen=True)
@@ -50,18 +45,29 @@ class PaperPlace:
     column: int
 
     @property
-    def figures(self) -> tuple[PaperFigure, ...]:
+    def figures(self) -> tuple[Spread, ...]:
         """The figures at this place."""
         return self.table.rows[self.row].figures[self.column]
+
+    @property
+    def setting(self) -> str:
+        """Where the figures stand and what they are of: "Table 1, CIFAR100 Inc-5, ViT-B/16"."""
+        table = self.table
+        return f"Table {table.number}, {table.columns[self.column]}, {table.model}"
 
 
 def _rows(section: str, text: str, metrics: int = len(METRICS)) -> Iterator[PaperRow]:
     """``label | numbers`` per line; a number may carry its deviation as ``53.33~1.16``."""
     for line in text.strip().splitlines():
         label, numbers = line.split("|")
-        figures = [PaperFigure(*map(float, number.split("~"))) for number in numbers.split()]
+        figures = [_figure(number) for number in numbers.split()]
         triples = (tuple(figures[i : i + metrics]) for i in range(0, len(figures), metrics))
         yield PaperRow(section, label.strip(), tuple(triples))
+
+
+def _figure(text: str) -> Spread:
+    mean, _, sd = text.partition("~")
+    return Spread(float(mean), float(sd) if sd else None, 0)  # of how many, it does not say
 
 
 VISION = PaperTable(
@@ -90,6 +96,7 @@ VISION = PaperTable(
             """,
         ),
     ),
+    "ViT-B/16",
 )
 
 LANGUAGE = PaperTable(
@@ -118,6 +125,7 @@ LANGUAGE = PaperTable(
             """,  # noqa: E501
         ),
     ),
+    "T5",
 )
 
 QUERIES = PaperTable(
@@ -137,6 +145,7 @@ QUERIES = PaperTable(
             """,
         )
     ),
+    "ViT-B/16",
 )
 
 TABLES = {table.number: table for table in (VISION, LANGUAGE, QUERIES)}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from risegrad.lab.records.record import Record
-from risegrad.lab.report.result_rows import ReportedExperiment
-from risegrad.pages.page_tables import Column, Line, Table, TableCell, by_section
-from risegrad.pages.page_text import number, plural
+from risegrad.lab.report.rows import ReportedExperiment
+from risegrad.pages.tables import Column, Line, Table, TableCell, by_section
+from risegrad.pages.text import number, plural
 
 MOST_VALUES = 6
 """So many different values of one setting are named; more are counted."""
@@ -18,48 +18,38 @@ MOST_VALUES = 6
 def summary_line(experiment: ReportedExperiment) -> str:
     """Rows, runs, seeds, tasks and versions of an experiment in one line."""
     runs = experiment.runs()
-    seeds = sorted({run.seed for run in runs})
-    tasks = sorted({len(run.result.tasks) for run in runs})
+    found: dict[str, set[str]] = defaultdict(set)
+    for run in runs:
+        for key, value in _facts(run):
+            found[key].add(value)
     parts = [
         plural(len(experiment.rows), "row"),
         plural(len(runs), "run"),
-        f"seeds {_listed(map(str, seeds))}",
-        f"{_listed(map(str, tasks))} tasks",
-        *_settings(runs),
-        *_versions(runs),
+        f"seeds {_listed(str(run.seed) for run in runs)}",
+        f"{_listed(str(len(run.result.tasks)) for run in runs)} tasks",
+        *(f"{key} {_listed(values)}" for key, values in found.items()),
     ]
     return " · ".join(parts)
 
 
-def _settings(runs: Sequence[Record]) -> list[str]:
-    found = {
-        key: {_scalar(run.setting(key, "name")) for run in runs} for key in ("stream", "model")
+def _facts(run: Record) -> Iterator[tuple[str, str]]:
+    packages = run.run.environment.get("packages")
+    given = {
+        "stream": run.setting("stream", "name"),
+        "model": run.setting("model", "name"),
+        "python": run.run.environment.get("python"),
+        "torch": packages.get("torch") if isinstance(packages, Mapping) else None,
+        "commit": _commit(run),
     }
-    return [f"{key} {_listed(values - {''})}" for key, values in found.items() if values - {""}]
+    for key, value in given.items():
+        if isinstance(value, str | int | float) and value != "":
+            yield key, str(value)
 
 
-def _versions(runs: Sequence[Record]) -> list[str]:
-    found: dict[str, set[str]] = defaultdict(set)
-    for run in runs:
-        for key, value in _versions_of(run.run.environment, run.run.git):
-            found[key].add(value)
-    return [f"{key} {_listed(values)}" for key, values in found.items()]
-
-
-def _versions_of(
-    environment: Mapping[str, Any], git: Mapping[str, Any]
-) -> Iterable[tuple[str, str]]:
-    packages = environment.get("packages")
-    torch = packages.get("torch") if isinstance(packages, Mapping) else None
-    for key, found in (("python", environment.get("python")), ("torch", torch)):
-        if value := _scalar(found):
-            yield key, value
-    if commit := _scalar(git.get("commit")):
-        yield "commit", commit[:12] + (" with local changes" if git.get("dirty") is True else "")
-
-
-def _scalar(value: Any) -> str:
-    return str(value) if isinstance(value, str | int | float) and value != "" else ""
+def _commit(run: Record) -> str:
+    commit: Any = run.run.git.get("commit")
+    changed = " with local changes" if run.run.git.get("dirty") is True else ""
+    return commit[:12] + changed if isinstance(commit, str) and commit else ""
 
 
 def _listed(values: Iterable[str]) -> str:
@@ -82,8 +72,7 @@ def run_table(experiments: Sequence[ReportedExperiment]) -> Table:
 
 
 def _run_line(label: str, run: Record) -> Line:
-    total = run.run.total_seconds
-    commit = dict(_versions_of({}, run.run.git)).get("commit")
+    total, commit = run.run.total_seconds, _commit(run)
     return Line(
         label,
         (

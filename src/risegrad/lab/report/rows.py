@@ -16,10 +16,8 @@ from risegrad.common.settings import flat
 from risegrad.lab.experiments.selection import Choice, choices
 from risegrad.lab.frontier.frontier_curves import RunPoint
 from risegrad.lab.records.record import Record
-from risegrad.lab.report.paper_settings import departures
-from risegrad.lab.report.paper_tables import TABLES, PaperFigure, PaperPlace, find
-from risegrad.lab.report.row_points import ALONE, learned_nothing, points
-from risegrad.lab.report.untrained_model import UntrainedModels
+from risegrad.lab.report.paper import TABLES, PaperPlace, find
+from risegrad.lab.report.run_points import ALONE, UntrainedModels, learned_nothing, points
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,16 +29,9 @@ class ResultRow:
     runs: tuple[Record, ...]
     place: PaperPlace | None = None
     """of the paper's figure that the row names"""
-    apart: tuple[str, ...] = ()
-    """what is different from the paper's setting there"""
     baseline: bool = False
     untrained: UntrainedModels = ALONE
     """of all runs of the experiment, for those that did not score their own"""
-
-    @property
-    def figures(self) -> tuple[PaperFigure, ...]:
-        """The paper's, where its setting is that of the row; else nothing."""
-        return self.place.figures if self.place and not self.apart else ()
 
     @cached_property
     def idle(self) -> bool:
@@ -90,6 +81,18 @@ class ReportedExperiment:
 def metric_of(key: str) -> Callable[[Record], float | None]:
     """The function that reads a metric from a record."""
     return lambda record: record.result.metrics.get(key)
+
+
+def seconds_per_session(run: Record) -> float | None:
+    """The mean training time of a session."""
+    given = [seconds for seconds in run.run.train_seconds if seconds is not None]
+    return sum(given) / len(given) if given else None
+
+
+def kept_megabytes(run: Record) -> float | None:
+    """What the run kept of its old tasks at the end, where it says."""
+    kept = run.result.memory_bytes
+    return kept[-1] / 1e6 if kept else None
 
 
 def gather(
@@ -210,8 +213,7 @@ def _row(label: str, runs: Sequence[Record], warnings: list[str]) -> ResultRow:
     kept = tuple(latest[seed] for seed in sorted(latest))
     row = kept[0].row
     place = _place(kept[0], warnings)
-    apart = departures(kept[0], place) if place else ()
-    return ResultRow(label, row.section, kept, place, apart, row.baseline)
+    return ResultRow(label, row.section, kept, place, row.baseline)
 
 
 def _place(run: Record, warnings: list[str]) -> PaperPlace | None:

@@ -1,4 +1,4 @@
-"""What a model scores that was not trained: where a run started from, and how exact that is.
+"""Every run as a point between learning and forgetting, and where it started from.
 
 Few runs score the model before the stream, because it takes time and is the same for all of them.
 The others borrow it from a run of the same model on the same data.
@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
 from risegrad.common.run_inputs import essential
+from risegrad.lab.frontier.frontier_curves import RunPoint, SweepSetting
 from risegrad.lab.records.record import Record
 from risegrad.lab.records.record_fields import TaskRecord
 
@@ -104,3 +105,47 @@ def _sizes(run: Record) -> Iterator[int]:
         return task.validation if decided else task.test
 
     return (size(task) for task in run.result.tasks if not task.known)
+
+
+ALONE = UntrainedModels()
+"""For runs that borrow from no other."""
+
+
+def points(
+    method: str, label: str, runs: Sequence[Record], untrained: UntrainedModels = ALONE
+) -> Iterator[RunPoint]:
+    """One point for every run of a row that has both measures."""
+    found = (run_point(method, label, run, untrained) for run in runs)
+    return (point for point in found if point)
+
+
+def run_point(
+    method: str, setting: str, run: Record, untrained: UntrainedModels = ALONE
+) -> RunPoint | None:
+    """A run as a point; None where one of the two was not measured."""
+    measures = run.result.metrics
+    learned, forgotten = measures.get("plasticity"), measures.get("forgetting")
+    if learned is None or forgotten is None:
+        return None
+    final = measures.get("final_average")
+    end = measures.get("avg") if final is None else final
+    return measured_point(method, setting, run, (learned, forgotten, end or 0.0), untrained)
+
+
+def measured_point(
+    method: str,
+    setting: str,
+    run: Record,
+    measures: tuple[float, float, float],
+    untrained: UntrainedModels = ALONE,
+) -> RunPoint:
+    """What was learned, forgotten and known at the end, beside where the run started from."""
+    start = untrained.start(run)
+    noise = standard_error(run, measures[0], start)
+    return RunPoint(method, setting, run.seed, *measures, start, noise)
+
+
+def learned_nothing(runs: Sequence[Record], untrained: UntrainedModels = ALONE) -> bool:
+    """Whether these learned no more than a model that was not trained, as far as is known."""
+    found = {point.seed: point for point in points("", "", runs, untrained)}
+    return bool(found) and not SweepSetting("", "", found).learned_something

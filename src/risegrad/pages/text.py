@@ -8,6 +8,8 @@ import unicodedata
 from functools import lru_cache
 from typing import Any
 
+from risegrad.common.intervals import Interval, Spread
+
 MISSING = "–"  # noqa: RUF001
 _INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
@@ -36,28 +38,6 @@ def for_markdown(text: str) -> str:
     return re.sub(r"([\\`*_\[\]])", r"\\\1", escaped)
 
 
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    "±": r"\ensuremath{\pm}",
-    "−": r"\ensuremath{-}",  # noqa: RUF001
-    "–": "--",  # noqa: RUF001
-    "↑": r"\ensuremath{\uparrow}",
-    "↓": r"\ensuremath{\downarrow}",
-    "×": r"\ensuremath{\times}",  # noqa: RUF001
-    "\ufffd": "?",
-} | {character: f"\\{character}" for character in "{}$&#_%"}
-
-
-def for_latex(text: str) -> str:
-    """Text with the characters escaped that LaTeX would read as commands."""
-    return "".join(_LATEX.get(character, character) for character in visible(text))
-
-
 def for_script(data: Any) -> str:
     """JSON that cannot end its script element nor a line of JavaScript, wherever it stands."""
     text = json.dumps(data, allow_nan=False, ensure_ascii=True, separators=(",", ":"))
@@ -67,8 +47,8 @@ def for_script(data: Any) -> str:
 
 
 def number(value: float, digits: int = 2) -> str:
-    """A number with a real minus sign."""
-    return _minus(f"{value:.{digits}f}")
+    """A number with a real minus sign, and commas between thousands."""
+    return _minus(f"{value:,.{digits}f}")
 
 
 def signed(value: float, digits: int = 2) -> str:
@@ -84,3 +64,22 @@ def plural(count: int, word: str) -> str:
 def _minus(text: str) -> str:
     """A real minus sign, and none before a zero that rounding made."""
     return text.replace("-", "−") if text.strip("-+0.") else text.replace("-", "")  # noqa: RUF001
+
+
+def mean_text(found: Spread | None) -> str:
+    """The mean as text."""
+    return MISSING if found is None else number(found.mean)
+
+
+def spread_text(found: Spread | None) -> str:
+    """``88.39 ± 0.42``, or the mean alone where there is no deviation."""
+    if found is None or found.sd is None:
+        return mean_text(found)
+    return f"{number(found.mean)} ± {number(found.sd)}"
+
+
+def interval_text(found: Interval) -> str:
+    """The ends in brackets, or that there are none."""
+    if found.low is None or found.high is None:
+        return "(no interval)"
+    return f"[{signed(found.low)}, {signed(found.high)}]"

@@ -10,9 +10,9 @@ import pytest
 
 from lab.report.made_up import record, save
 from risegrad.lab.records.record import Record, read_records
-from risegrad.lab.report.report_parts import build
-from risegrad.lab.report.result_rows import ResultRow, gather
-from risegrad.lab.report.untrained_model import UntrainedModels, standard_error
+from risegrad.lab.report.builder import build
+from risegrad.lab.report.rows import ResultRow, gather
+from risegrad.lab.report.run_points import UntrainedModels, standard_error
 
 TASKS, SIZE = 5, 20
 
