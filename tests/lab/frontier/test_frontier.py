@@ -232,7 +232,6 @@ def test_one_seed_is_not_judged_however_large_the_difference():
     points = [p for p in line("FO", 0.9) + line("informed", 0.3) if p.seed == 0]
     found = Frontier(points, ["FO"])
     assert found.comparisons[0].verdict == "one seed"
-    assert compare_learning(found.curves["informed"], found.reference).verdict == "one seed"
     assert found.sentence() == (
         "One seed only, so no difference between methods can be told from noise. At equal "
         "learning (40.0 % on new tasks), informed forgets 12.0 points, FO 36.0: 24.0 less."

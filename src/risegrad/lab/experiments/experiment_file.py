@@ -15,7 +15,7 @@ from risegrad.lab.experiments.selection import check_select
 from risegrad.lab.experiments.sweeps import check_sweep, check_values
 from risegrad.lab.records.record import PaperCell
 from risegrad.lab.records.record_reader import short
-from risegrad.pages.page_text import visible
+from risegrad.pages.text import visible
 
 Table = dict[str, Any]
 

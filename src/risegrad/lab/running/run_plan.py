@@ -23,7 +23,7 @@ from risegrad.lab.running.run_folder import State, look, placed, rename_rows
 from risegrad.lab.running.run_schedule import Schedule, Tally
 from risegrad.lab.running.run_selection import decided, selected
 from risegrad.lab.running.run_trackers import check_trackers
-from risegrad.pages.page_text import plural
+from risegrad.pages.text import plural
 
 MOST_WORKERS = 8
 
