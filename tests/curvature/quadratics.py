@@ -5,7 +5,7 @@ import torch
 from risegrad.curvature.estimates.gradient_terms import GradientTerms
 from risegrad.curvature.estimates.probe_terms import ProbeTerms
 from risegrad.curvature.operators.parameter_space import Block, Space
-from risegrad.theory.partition import Partition
+from risegrad.theory.conditions import Partition
 
 SIZES, QUERIES = (7, 4, 1, 9), (2, 1, 3, 4)
 D = sum(SIZES)

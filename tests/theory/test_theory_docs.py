@@ -36,7 +36,7 @@ def rows(first_cell):
 
 
 ROWS, BEYOND = rows(NUMBERED), rows(r"\| Beyond \d+ \|")
-BEYOND_MODULES = ("efficiency", "filters", "kronecker", "metric")
+BEYOND_MODULES = ("informed", "progress")
 
 
 def names_in(text):
@@ -71,14 +71,12 @@ def test_what_a_row_names_exists(row):
         assert test in defined_in(module), name
 
 
-def test_every_function_beyond_the_paper_has_a_row_with_a_test_of_its_module():
+def test_every_function_beyond_the_paper_has_a_row():
     assert [row[0] for row in BEYOND] == [f"Beyond {i + 1}" for i in range(len(BEYOND))]
     named = {name: row for row in BEYOND for name in names_in(row[2])}
     functions = [n for n in theory.__all__ if hasattr(getattr(theory, n), "__code__")]
     homes = {name: getattr(theory, name).__module__.rpartition(".")[2] for name in functions}
     assert set(named) == {name for name, home in homes.items() if home in BEYOND_MODULES}
-    for name, row in named.items():
-        assert f"test_theory_{homes[name]}::" in row[3], name
 
 
 def test_every_test_named_in_the_text_exists():
@@ -96,7 +94,7 @@ def test_every_public_function_is_on_the_page_or_is_a_result():
 
 
 def test_all_lists_every_public_name_of_the_modules():
-    internal = {"__init__", "calibration", "conditions", "linear_algebra", "partition"}
+    internal = {"__init__", "calibration", "conditions"}
     defined = set()
     for path in (ROOT / "src" / "risegrad" / "theory").glob("*.py"):
         body = ast.parse(path.read_text()).body if path.stem not in internal else []

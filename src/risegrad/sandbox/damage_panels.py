@@ -9,10 +9,10 @@ from risegrad.common.seeds import generator_for
 from risegrad.core.rise_rule import Sampler
 from risegrad.sandbox.quadratics import Quadratic
 from risegrad.sandbox.simulate import damages
-from risegrad.theory.blockwise_variance import blockwise_moments
+from risegrad.theory.blockwise import blockwise_moments
+from risegrad.theory.conditions import quadratic
+from risegrad.theory.deviation import damage_moments
 from risegrad.theory.identities import damage_gap
-from risegrad.theory.linear_algebra import quadratic
-from risegrad.theory.variance import damage_moments
 
 BELOW, ABOVE = 7, 14  # gradients with below-average and with above-average curvature
 QUERIES = (1, 2, 4, 8, 16, 32, 64)

@@ -14,6 +14,7 @@ from torch import Tensor
 from risegrad.common.seeds import generator_for
 from risegrad.sandbox.simulate import normals, second_moment
 from risegrad.theory.calibration import tau
+from risegrad.theory.conditions import quadratic, trace
 from risegrad.theory.exposure import (
     blind_minimax_risk,
     fo_exposure,
@@ -21,7 +22,6 @@ from risegrad.theory.exposure import (
     worst_case_risk,
     zo_exposure,
 )
-from risegrad.theory.linear_algebra import quadratic, trace
 
 AVERAGE_CURVATURE = 1.0  # the sandbox's spectra average one
 

@@ -19,9 +19,9 @@ from risegrad.sandbox.quadratic_frontier import (
 )
 from risegrad.sandbox.quadratics import random_rotation
 from risegrad.sandbox.trajectories import RuleName, Tasks, follow
-from risegrad.theory.efficiency import efficiency
-from risegrad.theory.linear_algebra import quadratic
-from risegrad.theory.metric import metric_efficiency, ridge_metric
+from risegrad.theory.conditions import quadratic
+from risegrad.theory.informed import metric_efficiency, ridge_metric
+from risegrad.theory.progress import efficiency
 
 DAMPINGS = tuple(10 ** (power / 4) for power in range(-8, 9))  # in units of the average curvature
 FRONTIER_DAMPING = 0.3

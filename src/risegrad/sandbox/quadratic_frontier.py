@@ -15,7 +15,7 @@ from risegrad.core.rise_rule import covariance_noise
 from risegrad.sandbox.simulate import normals, shaped
 from risegrad.sandbox.trajectories import RULES, Path, RuleName, Tasks, follow
 from risegrad.theory.calibration import kappa, mean_factor
-from risegrad.theory.linear_algebra import quadratic
+from risegrad.theory.conditions import quadratic
 
 
 def draw(

@@ -18,12 +18,12 @@ from risegrad.sandbox.damage_panels import exact_moments, turning_gradients
 from risegrad.sandbox.quadratics import Quadratic, even_gradient
 from risegrad.sandbox.simulate import normals, one_thread, shaped
 from risegrad.sandbox.trajectories import Tasks, follow
-from risegrad.theory.blockwise_variance import blockwise_moments
+from risegrad.theory.blockwise import blockwise_moments
 from risegrad.theory.calibration import kappa, tau
+from risegrad.theory.conditions import quadratic
+from risegrad.theory.deviation import damage_moments
 from risegrad.theory.exposure import excess_risk, fo_exposure, zo_exposure
 from risegrad.theory.identities import damage_gap, expected_curvature, spectral_equalization
-from risegrad.theory.linear_algebra import quadratic
-from risegrad.theory.variance import damage_moments
 
 SAMPLES = 400
 REPEATS = 5

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from risegrad.core.rise_rule import Sampler, from_directions, one_draw
 from risegrad.theory.calibration import kappa
-from risegrad.theory.linear_algebra import quadratic
+from risegrad.theory.conditions import quadratic
 
 CHUNK_NUMBERS = 1 << 18  # 2 MiB of float64 per temporary: in the cache; larger was slower
 

@@ -18,7 +18,7 @@ from risegrad.sandbox.damage_panels import exact_moments, std_with_error
 from risegrad.sandbox.quadratics import Quadratic, diagonal, leaning_gradient, rotated
 from risegrad.sandbox.simulate import damages
 from risegrad.sandbox.spectra import Spectrum
-from risegrad.theory.linear_algebra import quadratic
+from risegrad.theory.conditions import quadratic
 
 Course = Literal["dimensions", "blocks", "rotated blocks"]
 COURSES: tuple[Course, ...] = ("dimensions", "blocks", "rotated blocks")

@@ -9,13 +9,28 @@ from torch import Tensor
 from risegrad.common.checks import check_number
 from risegrad.theory.blockwise import blockwise_gap_parts
 from risegrad.theory.conditions import (
+    Partition,
+    block_diagonal_part,
     check_curvature,
     check_positive_definite,
     check_psd,
     check_symmetric,
+    dot,
+    inverse_root,
+    operator_norm,
+    trace,
 )
-from risegrad.theory.linear_algebra import dot, inverse_root, operator_norm, trace
-from risegrad.theory.partition import Partition, block_diagonal_part
+
+__all__ = [
+    "InverseSandwich",
+    "block_coupling",
+    "coupling_scores",
+    "damage_densities",
+    "flat_signal_scores",
+    "inverse_sandwich",
+    "isotropic_residual_damage",
+    "shaping_scores",
+]
 
 
 def shaping_scores(

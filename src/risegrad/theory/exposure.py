@@ -15,8 +15,26 @@ from risegrad.theory.conditions import (
     check_psd,
     check_symmetric,
     check_vector,
+    outer,
+    scaled_identity,
+    top_eigenvalue,
+    trace,
 )
-from risegrad.theory.linear_algebra import outer, scaled_identity, top_eigenvalue, trace
+
+__all__ = [
+    "aligned_exposure",
+    "aligned_minimax_risk",
+    "blind_minimax_risk",
+    "excess_risk",
+    "exposed_damage",
+    "fo_exposure",
+    "isotropic_exposure",
+    "keeps_alignment",
+    "norm_matched_damage",
+    "worst_case_curvature",
+    "worst_case_risk",
+    "zo_exposure",
+]
 
 
 def fo_exposure(g: Tensor) -> Tensor:

@@ -14,9 +14,8 @@ from torch import Tensor
 
 from risegrad.sandbox.figures.figure_style import BLACK, VERMILLION, new_figure
 from risegrad.theory.calibration import tau
-from risegrad.theory.identities import expected_curvature
-from risegrad.theory.linear_algebra import quadratic
-from risegrad.theory.local_model import average_curvature
+from risegrad.theory.conditions import quadratic
+from risegrad.theory.identities import average_curvature, expected_curvature
 
 EIGENVALUES = (3.6, 0.4)
 ANGLE = math.radians(35)  # of the most curved direction

@@ -12,7 +12,7 @@ from references import STANDARD_ERRORS, standard_scores
 from risegrad.core.attachment import attach
 from risegrad.core.shapers import Rise
 from risegrad.curvature.memory.informed import Informed
-from risegrad.theory.metric import metric_mean, metric_second_moment, metric_squared_norm
+from risegrad.theory.informed import metric_mean, metric_second_moment, metric_squared_norm
 
 DAMPING, Q, SAMPLES = 0.3, 3, 4000
 LAYERS = {"a": (3, 2)}

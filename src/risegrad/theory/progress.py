@@ -14,9 +14,22 @@ from risegrad.theory.conditions import (
     check_nonzero,
     check_psd,
     check_vector,
+    dot,
+    length,
+    matvec,
+    quadratic,
     tolerance,
+    top_eigenvalue,
 )
-from risegrad.theory.linear_algebra import dot, length, matvec, quadratic, top_eigenvalue
+
+__all__ = [
+    "best_efficiency",
+    "best_gain",
+    "best_step",
+    "efficiency",
+    "efficiency_gain",
+    "kantorovich_bound",
+]
 
 
 def efficiency(H: Tensor, g: Tensor, x: Tensor) -> Tensor:
