@@ -4,12 +4,18 @@
 
 with standard normal ``z_k`` over all perturbed parameters at once, so one number ``p_k`` is shared
 by all of them. For small ``eps`` this is the raw shape ``Z g``, and on a quadratic exactly that.
+
+Everything happens in place and from seeds. Parameters, modules and the global random state are
+left as they were found; only ``.grad`` is written, so that any torch optimizer can step.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -18,13 +24,181 @@ import torch
 from torch import Tensor, nn
 
 from risegrad.common.checks import check_choice, check_int, check_number, check_positive_int
+from risegrad.core.blocks import listing
 from risegrad.core.draws import Draws, drawing_dtype
-from risegrad.core.parameter_names import Named
+from risegrad.core.parameter_names import Named, plain_name
 from risegrad.core.reductions import norm
 from risegrad.core.undisturbed import Closure, LossEvaluator
 from risegrad.theory.calibration import mean_factor
-from risegrad.zeroth_order.line_walk import Restore, walking
-from risegrad.zeroth_order.perturbed import Perturbed, perturbed
+
+__all__ = [
+    "RESTORES",
+    "VARIANTS",
+    "Restore",
+    "SpsaEstimate",
+    "SpsaSettings",
+    "Variant",
+    "spsa",
+]
+
+Restore = Literal["copy", "arithmetic"]
+RESTORES: tuple[Restore, ...] = ("copy", "arithmetic")
+
+Direction = Callable[[int], Tensor]
+"""The direction of the tensor with this index, made when asked: one at a time is alive."""
+
+
+class Walk(ABC):
+    """Tensors that stand at ``theta + offset * direction``; at first the offset is 0."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self.tensors = tensors
+
+    @abstractmethod
+    def to(self, offset: float, direction: Direction) -> None:
+        """Stand at ``theta + offset * direction``."""
+
+    @abstractmethod
+    def home(self) -> None:
+        """Stand at ``theta`` again."""
+
+
+class CopyWalk(Walk):
+    """Starts from a copy every time, so that nothing is left over, not even rounding."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        super().__init__(tensors)
+        self.copies = [tensor.clone() for tensor in tensors]
+
+    def to(self, offset: float, direction: Direction) -> None:
+        for index, (tensor, copy) in enumerate(zip(self.tensors, self.copies, strict=True)):
+            tensor.copy_(copy).add_(direction(index), alpha=offset)
+
+    def home(self) -> None:
+        for tensor, copy in zip(self.tensors, self.copies, strict=True):
+            tensor.copy_(copy)
+
+
+class ArithmeticWalk(Walk):
+    """Adds differences of offsets, as MeZO does: no copy, and each move rounds once."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        super().__init__(tensors)
+        self.offset = 0.0
+        self.direction: Direction | None = None
+
+    def to(self, offset: float, direction: Direction) -> None:
+        if direction is not self.direction:
+            self.home()
+        self._add(offset - self.offset, direction)
+        self.offset, self.direction = offset, direction
+
+    def home(self) -> None:
+        if self.direction is not None:
+            self._add(-self.offset, self.direction)
+        self.offset, self.direction = 0.0, None
+
+    def _add(self, change: float, direction: Direction) -> None:
+        for index, tensor in enumerate(self.tensors):
+            tensor.add_(direction(index), alpha=change)
+
+
+@contextmanager
+def walking(tensors: Sequence[Tensor], restore: Restore) -> Iterator[Walk]:
+    """A walk that ends where it began, whatever happens on the way."""
+    check_choice("restore", restore, RESTORES)
+    walk = CopyWalk(tensors) if restore == "copy" else ArithmeticWalk(tensors)
+    try:
+        yield walk
+    finally:
+        walk.home()
+
+
+@dataclass(frozen=True)
+class Perturbed:
+    """Tensors and the numbers under which their directions are drawn.
+
+    The number is a hash of the parameter's name. So a parameter's direction depends neither on its
+    place nor on which others are perturbed with it, and replicas agree without talking.
+    """
+
+    tensors: tuple[Tensor, ...]
+    numbers: tuple[int, ...]
+
+    @property
+    def d(self) -> int:
+        """How many elements are perturbed, all tensors together."""
+        return sum(tensor.numel() for tensor in self.tensors)
+
+    def direction(self, draws: Draws, query: int, index: int) -> Tensor:
+        """Standard normals in the shape of one tensor, float32 where the tensor is half."""
+        tensor, number = self.tensors[index], self.numbers[index]
+        room = torch.empty(tensor.numel(), dtype=drawing_dtype(tensor.dtype), device=tensor.device)
+        return draws.normals(room, direction=query, stream=number).view(tensor.shape)
+
+
+def perturbed(params: Named) -> Perturbed:
+    """The parameters that require a gradient, each once; frozen ones are left alone."""
+    names: dict[Tensor, str] = {}
+    frozen = []
+    for name, tensor in _pairs(params):
+        if not tensor.requires_grad:
+            frozen.append(name)
+        elif tensor not in names:  # a tied tensor keeps its first name
+            _check_supported(name, tensor)
+            names[tensor] = name
+    if not sum(tensor.numel() for tensor in names):
+        came = f"only frozen or empty ones: {listing(frozen)}" if frozen else "none"
+        raise ValueError(f"params must have a parameter that requires a gradient, got {came}")
+    return Perturbed(tuple(names), tuple(_number(name) for name in _distinct(names.values())))
+
+
+def _pairs(params: Named) -> list[tuple[str, Tensor]]:
+    if not isinstance(params, Iterable):
+        raise TypeError(_not_pairs(params))
+    pairs = list(params.items() if isinstance(params, Mapping) else params)
+    for pair in pairs:
+        if not (isinstance(pair, tuple) and len(pair) == 2):
+            raise TypeError(_not_pairs(pair))
+        if not (isinstance(pair[0], str) and isinstance(pair[1], Tensor)):
+            raise TypeError(_not_pairs(pair))
+    return pairs
+
+
+def _distinct(names: Iterable[str]) -> list[str]:
+    """Names without what wrappers added; a model may have its own attribute called "module"."""
+    whole = list(names)
+    plain = [plain_name(name) for name in whole]
+    distinct = plain if len(set(plain)) == len(plain) else whole
+    twice = [name for name in distinct if distinct.count(name) > 1]
+    if twice:
+        raise ValueError(f"params must name every parameter differently, got {twice[0]!r} twice")
+    return distinct
+
+
+def _number(name: str) -> int:
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
+
+
+def _check_supported(name: str, tensor: Tensor) -> None:
+    if not tensor.is_floating_point() or tensor.layout is not torch.strided:
+        raise TypeError(
+            f"params: {name!r} must be a dense real floating-point tensor, "
+            f"got {tensor.dtype}, {tensor.layout}"
+        )
+    if hasattr(tensor, "placements"):
+        raise NotImplementedError(
+            f"params: {name!r} is sharded over processes (DTensor); zeroth-order estimates need "
+            "whole parameters: replicate them, or shape exact gradients with risegrad.attach"
+        )
+
+
+def _not_pairs(came: object) -> str:
+    return (
+        "params must be (name, parameter) pairs such as model.named_parameters(), "
+        f"got {type(came).__name__}"
+    )
+
 
 Variant = Literal["two-sided", "one-sided", "sign"]
 VARIANTS: tuple[Variant, ...] = ("two-sided", "one-sided", "sign")
