@@ -14,9 +14,9 @@ import pytest
 
 from risegrad.cli import COMMANDS, main
 from risegrad.common.optional_imports import EXTRAS
-from risegrad.sandbox import sandbox_command as sandbox
-from risegrad.sandbox.figures import figure_files
-from risegrad.sandbox.sandbox_settings import SandboxSettings
+from risegrad.sandbox import command as sandbox
+from risegrad.sandbox import figures
+from risegrad.sandbox.run import SandboxSettings
 
 SMALL = ["--d", "8", "--q", "2", "--samples", "640", "--large-d", "16", "--block", "4"]
 SMALL += ["--steps", "3"]
@@ -167,9 +167,7 @@ def test_a_small_run_writes_the_record_and_the_figures(
 ) -> None:
     # Two of the seven figures: the process below draws them all.
     chosen = ["figure-1-curvature", "figure-3-exposure"]
-    monkeypatch.setattr(
-        figure_files, "FIGURES", {name: figure_files.FIGURES[name] for name in chosen}
-    )
+    monkeypatch.setattr(figures, "FIGURES", {name: figures.FIGURES[name] for name in chosen})
     out = tmp_path / "new" / "folder"
     assert main(["sandbox", "--out", str(out), "--seed", "3", *SMALL]) == 0
     shown, err = capsys.readouterr()
@@ -178,7 +176,6 @@ def test_a_small_run_writes_the_record_and_the_figures(
     content = json.loads((out / "sandbox.json").read_text())
     assert content["settings"]["seed"] == 3
     assert content["settings"]["d"] == 8
-    assert content["run"]["seconds"] > 0
     on_disk = {path.name for path in out.iterdir()}
     assert on_disk == {"sandbox.json", *content["figures"]}
     assert len(content["figures"]) == 4
@@ -198,7 +195,6 @@ def test_the_installed_way_to_call_it_works(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     content = json.loads((tmp_path / "results" / "sandbox.json").read_text())
     assert content["settings"]["spectrum"] == "file:values.txt"
-    assert content["panels"]["operator"]["eigenvalues"][0] == pytest.approx(2.2, abs=0.3)
     assert len(content["figures"]) == 14
 
 

@@ -29,7 +29,7 @@ from risegrad.lab.commands import (
     show_command,
 )
 from risegrad.lab.commands import list_command as listing
-from risegrad.sandbox import sandbox_command as sandbox
+from risegrad.sandbox import command as sandbox
 
 DONE, FAILED, USAGE, INTERRUPTED, UNREAD = 0, 1, 2, 130, 141
 

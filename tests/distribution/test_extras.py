@@ -25,7 +25,7 @@ PROMISES = {
     "avalanche": ("avalanche", "risegrad.integrations.avalanche"),
     "curvature": ("curvlinops", "curvlinops safetensors risegrad.curvature.memory.memory_files"),
     "lab": ("altair", "risegrad.lab.lab_runs risegrad.lab.report.builder risegrad.foresight"
-            " risegrad.sandbox.figures.trajectory_figure risegrad.lab.commands.list_command"),
+            " risegrad.sandbox.figures risegrad.lab.commands.list_command"),
     "ray": ("ray", "ray"),
     "track": ("mlflow", "mlflow wandb tensorboard risegrad.lab.running.run_trackers"),
 }  # fmt: skip

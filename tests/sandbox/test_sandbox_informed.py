@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from risegrad.common.seeds import generator_for
-from risegrad.sandbox.informed_panel import (
+from risegrad.sandbox.informed import (
     DAMPINGS,
     FRONTIER_DAMPING,
     InformedCourse,

@@ -7,7 +7,7 @@ import torch
 
 from risegrad.common.seeds import generator_for
 from risegrad.sandbox.quadratics import diagonal, even_gradient, random_rotation, rotated
-from risegrad.sandbox.sandbox_settings import SandboxSettings
+from risegrad.sandbox.run import SandboxSettings
 from risegrad.sandbox.spectra import Spectrum
 
 SPECTRA = ["powerlaw:1", "powerlaw:0.3", "logspace:2", "spiked:2,20"]

@@ -5,9 +5,16 @@ import torch
 
 from risegrad.common.seeds import generator_for
 from risegrad.core.rise_rule import SAMPLERS, Sampler
-from risegrad.sandbox import simulate
-from risegrad.sandbox.quadratics import even_gradient, rotated
-from risegrad.sandbox.simulate import chunks, damages, operator_sum, second_moment, shaped
+from risegrad.sandbox import quadratics
+from risegrad.sandbox.quadratics import (
+    chunks,
+    damages,
+    even_gradient,
+    operator_sum,
+    rotated,
+    second_moment,
+    shaped,
+)
 from risegrad.sandbox.spectra import Spectrum
 from risegrad.theory import blockwise_covariances, norm_matched_shape, zo_exposure
 from risegrad.theory.calibration import mean_factor
@@ -29,7 +36,7 @@ def test_chunks_add_up_and_stay_within_the_budget(samples: int, numbers: int) ->
     sizes = list(chunks(samples, numbers))
     assert sum(sizes) == samples
     # A single sample above the budget is the least that can be drawn.
-    assert max(sizes) * numbers <= max(simulate.CHUNK_NUMBERS, numbers)
+    assert max(sizes) * numbers <= max(quadratics.CHUNK_NUMBERS, numbers)
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
@@ -60,10 +67,10 @@ def test_each_row_of_a_batch_is_shaped_by_its_own_gradient() -> None:
 
 def test_the_operator_sum_is_the_sum_of_the_operators(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = rotated(Spectrum.parse("powerlaw:1"), 6, generator_for(0, "operator"))
-    monkeypatch.setattr(simulate, "CHUNK_NUMBERS", 8 * 3 * 6)
+    monkeypatch.setattr(quadratics, "CHUNK_NUMBERS", 8 * 3 * 6)
     found = operator_sum(problem.H, 3, 16, generator_for(0, "sum"))
     draws = generator_for(0, "sum")
-    D = torch.cat([simulate.normals(draws, 8, 3, 6) for _ in range(2)])
+    D = torch.cat([quadratics.normals(draws, 8, 3, 6) for _ in range(2)])
     P = norm_matched_shape(D)
     torch.testing.assert_close(found, (P.mT @ problem.H @ P).sum(0), atol=1e-12, rtol=1e-12)
 
@@ -89,9 +96,9 @@ def test_one_thread_is_undone_also_after_an_error() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        with pytest.raises(ZeroDivisionError), simulate.one_thread():
+        with pytest.raises(ZeroDivisionError), quadratics.one_thread():
             during = torch.get_num_threads() / 0
-        with simulate.one_thread():
+        with quadratics.one_thread():
             during = torch.get_num_threads()
         assert (during, torch.get_num_threads()) == (1, 2)
     finally:

@@ -5,18 +5,22 @@ import torch
 from torch import Tensor
 
 from risegrad.common.seeds import generator_for
-from risegrad.sandbox.quadratic_frontier import (
+from risegrad.sandbox.spectra import Spectrum
+from risegrad.sandbox.trajectories import (
+    RULES,
+    RuleName,
     Subject,
+    Tasks,
     draw,
     efficient_part,
+    follow,
     forgetting_at_progress,
+    make_tasks,
     measure_equal_progress,
     subjects,
     sweep_rates,
     walk,
 )
-from risegrad.sandbox.spectra import Spectrum
-from risegrad.sandbox.trajectories import RULES, RuleName, Tasks, follow, make_tasks
 from risegrad.theory import damage_moments, expected_damage
 from risegrad.theory.calibration import kappa, mean_factor
 

@@ -11,14 +11,16 @@ import torch
 from torch import Tensor
 
 from risegrad.common.seeds import generator_for
-from risegrad.sandbox.quadratic_frontier import (
+from risegrad.sandbox.quadratics import random_rotation
+from risegrad.sandbox.trajectories import (
+    RuleName,
     Subject,
+    Tasks,
     efficient_part,
+    follow,
     forgetting_at_progress,
     sweep_rates,
 )
-from risegrad.sandbox.quadratics import random_rotation
-from risegrad.sandbox.trajectories import RuleName, Tasks, follow
 from risegrad.theory.conditions import quadratic
 from risegrad.theory.informed import metric_efficiency, ridge_metric
 from risegrad.theory.progress import efficiency

@@ -5,21 +5,21 @@ Nothing heavy is imported here: ``rise --help`` must be quick, and matplotlib is
 
 import argparse
 import sys
-import time
-from collections.abc import Callable
-from datetime import UTC, datetime
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from risegrad.common.optional_imports import need
+from risegrad.common.text_columns import text_columns
 
 NAME = "sandbox"
-SUMMARY = "measure the theory on quadratics with known curvature; figures and one JSON"
+SUMMARY = "measure the theory on quadratics with known curvature, and draw it"
 DESCRIPTION = """\
 Draws randomized shapes on quadratics whose curvature is known and compares the results with the
 closed forms: the paper's figures, the exposure panel, a rotated repeat, trajectories of many steps
 under five rules, signal beside deviation over dimensions and block sizes, and rules that are told
-the curvature. Writes sandbox.json and seven figures (PNG and SVG), prints a summary.
+the curvature. Writes seven figures (PNG and SVG) and the paper's numbers beside ours.
 Needs matplotlib and tqdm: pip install "risegrad[lab]"."""
 EXAMPLES: tuple[str, ...] = (
     "rise sandbox",
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def plan(args: argparse.Namespace) -> Callable[[], int]:
     """Check the arguments (an error here is the user's) and return the job (an error is ours)."""
-    from risegrad.sandbox.sandbox_settings import SandboxSettings
+    from risegrad.sandbox.run import SandboxSettings
 
     names = [*NUMBERS, "spectrum"]
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
@@ -68,48 +68,61 @@ def execute(settings: Any, out: Path, quiet: bool) -> int:
     tqdm = need("tqdm", "lab")
     need("matplotlib", "lab")
     from risegrad.common.atomic_files import output_folder, write_json
-    from risegrad.sandbox.figures.figure_files import draw_all
-    from risegrad.sandbox.sandbox_report import record
-    from risegrad.sandbox.sandbox_run import STAGES, run
-    from risegrad.sandbox.sandbox_summary import summary
-    from risegrad.sandbox.simulate import one_thread
+    from risegrad.sandbox.figures import draw_all
+    from risegrad.sandbox.quadratics import one_thread
+    from risegrad.sandbox.run import STAGES, comparisons, run
 
     folder = output_folder(out)
-    started, clock, cpu = datetime.now(UTC), time.perf_counter(), time.process_time()
     hidden = quiet or not sys.stderr.isatty()
     with tqdm.tqdm(total=STAGES + 1, disable=hidden, bar_format=BAR, file=sys.stderr) as bar:
-        begin = _stepper(bar)
+
+        def begin(words: str) -> None:
+            bar.update()
+            bar.set_description_str(words)
+
         with one_thread():
             results = run(settings, begin)
-        begin("figures")
         figures = draw_all(results, folder)
-        bar.update()
-    content = record(results) | {
-        "figures": [path.name for path in figures],
-        "run": {
-            "started": started.isoformat(timespec="seconds"),
-            "seconds": round(time.perf_counter() - clock, 1),
-            "cpu_seconds": round(time.process_time() - cpu, 1),
-        },
-    }
-    path = folder / "sandbox.json"
-    write_json(path, content)
+    rows, path = comparisons(results), folder / "sandbox.json"
+    content = {"settings": asdict(settings), "comparison": [asdict(row) for row in rows]}
+    write_json(path, content | {"figures": [figure.name for figure in figures]})
     if not quiet:
-        print(summary(results, [path, *figures]))
+        print(summary(settings, rows))
+        print("", *(f"wrote {file}" for file in (path, *figures)), sep="\n")
     return 0
 
 
 BAR = "{desc:<34} {percentage:3.0f}%|{bar}| {elapsed}"
+PAPERS = {"d": 64, "q": 4, "samples": 24_000, "large_d": 256, "block": 16}
 
 
-def _stepper(bar: Any) -> Callable[[str], None]:
-    """Moves the bar when the next stage begins: the work before it is then done."""
+def summary(settings: Any, rows: Sequence[Any]) -> str:
+    """Ours beside the paper's, as a table."""
+    s = settings
+    papers = all(getattr(s, name) == value for name, value in PAPERS.items())
+    cells = [("", "ours", "paper", "exact")]
+    for row in rows:
+        spread = "" if row.spread is None else f" +- {row.spread:.1g}"
+        cells.append((row.what, _number(row.ours) + spread, _number(row.paper), _number(row.exact)))
+    return "\n".join([
+        f"quadratic sandbox: d={s.d}, q={s.q}, {s.samples:,} samples, seed {s.seed}, "
+        f"spectrum {s.spectrum}",
+        "",
+        *text_columns(cells, right=False),
+        "",
+        "The paper does not give its spectrum; ours is a choice (--spectrum sets another).",
+        *([] if papers else ["The paper's numbers are of other settings."]),
+    ])  # fmt: skip
 
-    def begin(words: str) -> None:
-        if begun:
-            bar.update()
-        begun.append(words)
-        bar.set_description_str(words)
 
-    begun: list[str] = []
-    return begin
+def _number(value: float | None) -> str:
+    """Small ones with an exponent, the others with up to six figures.
+
+    >>> _number(0.0157), _number(0.9999969), _number(None)
+    ('1.57e-02', '0.999997', '-')
+    """
+    if value is None:
+        return "-"
+    if 0 < abs(value) < 0.1:
+        return f"{value:.2e}"
+    return f"{value:.6g}" if 0.99 < value < 1 else f"{value:.3g}"

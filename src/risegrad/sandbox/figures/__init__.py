@@ -1,1 +1,0 @@
-"""The figures, each a function from results to a matplotlib ``Figure``."""
