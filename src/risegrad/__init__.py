@@ -9,12 +9,12 @@ if TYPE_CHECKING:
     from risegrad.core.blocks import Blocks
     from risegrad.core.rise_rule import shape
     from risegrad.core.shapers import CovarianceNoise, IsotropicNoise, Rise, ScaledFO
+    from risegrad.curvature.diagnosis.diagnose import diagnose
     from risegrad.curvature.memory.dreams import dreamed
     from risegrad.curvature.memory.informed import Informed
     from risegrad.curvature.memory.memory import Memory
     from risegrad.curvature.memory.remembering import remember
     from risegrad.curvature.memory.retraction import retract
-    from risegrad.foresight.diagnosis import diagnose
     from risegrad.lab.frontier.frontier_search import frontier
 
 __version__ = "0.1.0"
@@ -48,7 +48,7 @@ _HOMES = {
     "Rise": "core.shapers",
     "ScaledFO": "core.shapers",
     "attach": "core.attachment",
-    "diagnose": "foresight.diagnosis",
+    "diagnose": "curvature.diagnosis.diagnose",
     "dreamed": "curvature.memory.dreams",
     "frontier": "lab.frontier.frontier_search",
     "remember": "curvature.memory.remembering",

@@ -2,7 +2,7 @@
 
 from dataclasses import fields
 
-from risegrad.foresight import BatchLoss, Measurement
+from risegrad.curvature import BatchLoss, Measurement
 
 
 def grouped(**options):

@@ -2,8 +2,7 @@
 
 import torch
 
-from risegrad.curvature.estimates.gradient_terms import GradientTerms
-from risegrad.curvature.estimates.probe_terms import ProbeTerms
+from risegrad.curvature.estimates.terms import GradientTerms, ProbeTerms
 from risegrad.curvature.operators.parameter_space import Block, Space
 from risegrad.theory.conditions import Partition
 

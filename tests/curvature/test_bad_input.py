@@ -10,10 +10,10 @@ from curvature.grouped import grouped
 from curvature.networks import batches, network, operator, parts
 from curvature.quadratics import problem, space
 from risegrad.core.shapers import Rise
-from risegrad.curvature import ProductBudget
+from risegrad.curvature import ProductBudget, diagnose
+from risegrad.curvature.diagnosis.diagnose import diagnose_operator
 from risegrad.curvature.operators.products import DenseOperator, NetworkOperator
-from risegrad.foresight import block_size_for, diagnose, q_for
-from risegrad.foresight.diagnosis import diagnose_operator
+from risegrad.theory.calibration import block_size_for, q_for
 
 OLD, NEW = batches(), batches((5,), seed=2)
 
@@ -99,10 +99,7 @@ CASES = [
     (lambda: diagnosed(budget=ProductBudget(memory=100)), ValueError,
      "memory must hold at least six vectors of 43 numbers, 2,064 bytes; got 100"),
     (lambda: ProductBudget(probes=0), ValueError, "probes must be an integer >= 8, got 0"),
-    (lambda: ProductBudget(signs=3), ValueError, "signs must be an integer >= 8, got 3"),
-    (lambda: ProductBudget(precision=1.0), ValueError,
-     "precision must be a number in (0, 1), got 1.0"),
-    (lambda: ProductBudget(solves=-1), ValueError, "solves must be an integer >= 0, got -1"),
+    (lambda: ProductBudget(columns=0), ValueError, "columns must be an integer >= 1, got 0"),
     (lambda: diagnose_operator(DENSE, G[:5]), ValueError, "g must have shape (21,), got (5,)"),
     (lambda: diagnose_operator(DENSE, G, PAST[:5]), ValueError, "h must have shape (21,), got (5"),
     (lambda: diagnose_operator(DENSE, G * float("inf")), FloatingPointError, "g must be finite"),

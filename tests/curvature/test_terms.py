@@ -7,17 +7,17 @@ import torch
 
 from curvature.quadratics import SIZES, dense_terms, no_tick, problem, space
 from references import STANDARD_ERRORS, assert_close, standard_scores
-from risegrad.curvature.estimates.damage_moments import Calibration, evaluate
+from risegrad.curvature.estimates.damage import Calibration, evaluate
 from risegrad.curvature.estimates.estimated import jackknife
-from risegrad.curvature.estimates.gradient_terms import (
+from risegrad.curvature.estimates.terms import (
     GradientTerms,
-    exact_gradient_terms,
-    signed_gradient_terms,
+    Probes,
+    exposure_scales,
+    gradient_terms,
 )
-from risegrad.curvature.estimates.probe_terms import Probes, exposure_scales
 from risegrad.curvature.operators.products import DenseOperator
 
-FIELDS = [name for name in GradientTerms.__dataclass_fields__ if name != "sums"]
+FIELDS = list(GradientTerms.__dataclass_fields__)
 
 
 @pytest.mark.parametrize("kind", ["psd", "indefinite"])
@@ -25,27 +25,11 @@ FIELDS = [name for name in GradientTerms.__dataclass_fields__ if name != "sums"]
 def test_exact_terms(kind, columns):
     h, g, past = problem(kind)
     operator, spent = DenseOperator(h, space(), columns), []
-    found = exact_gradient_terms(operator, g, past, spent.append).terms()
+    found = gradient_terms(operator, g, past, spent.append)
     expected, _ = dense_terms(h, g, past)
     for name in FIELDS:
         assert_close(getattr(found, name), getattr(expected, name))
     assert operator.products == sum(spent) == len(SIZES)
-
-
-def test_signed_terms_are_unbiased():
-    h, g, past = problem("indefinite")
-    operator = DenseOperator(h, space(), columns=4)
-    draws = [
-        signed_gradient_terms(operator, g, past, 6, seed, no_tick).terms() for seed in range(400)
-    ]
-    expected, _ = dense_terms(h, g, past)
-    exact = {"g2", "rows_fo", "rows_mean", "mean_sq", "past_g", "past_sq", "past_mean"}
-    for name in FIELDS:
-        values = torch.stack([getattr(draw, name) for draw in draws])
-        if name in exact:
-            assert_close(values[0], getattr(expected, name))
-        else:
-            assert (standard_scores(values, getattr(expected, name)) < STANDARD_ERRORS).all(), name
 
 
 @pytest.mark.parametrize("groups", [(8,), (4, 4)])
@@ -83,16 +67,7 @@ def test_leaving_out_a_probe_is_never_having_drawn_it(groups):
     assert_close(left.norms, smaller.terms().norms)
 
 
-def test_leaving_out_a_signed_product():
-    h, g, past = problem()
-    operator = DenseOperator(h, space())
-    nine, eight = (signed_gradient_terms(operator, g, past, k, 0, no_tick) for k in (9, 8))
-    for name in FIELDS:
-        assert_close(getattr(nine.without(8), name), getattr(eight.terms(), name))
-
-
-@pytest.mark.parametrize("signed", [False, True])
-def test_stated_errors_cover_the_truth(signed):
+def test_stated_errors_cover_the_truth():
     """Over many seeds: no bias beyond the errors, and errors neither too small nor far too big."""
     h, g, past = problem()
     operator = DenseOperator(h, space(), columns=8)
@@ -102,13 +77,10 @@ def test_stated_errors_cover_the_truth(signed):
     misses = {name: [] for name in ("damage.rise", "damage.rise_std", "gap.total", "lambda_avg",
                                     "change.rise", "change.rise_std")}  # fmt: skip
     for seed in range(30):
-        if signed:
-            gradient = signed_gradient_terms(operator, g, past, 16, seed, no_tick)
-        else:
-            gradient = exact_gradient_terms(operator, g, past, no_tick)
+        gradient = gradient_terms(operator, g, past, no_tick)
         probes = Probes(scales)
         probes.add(operator, 16, 1000 + seed, no_tick)
-        values, errors = jackknife(formula, [gradient, probes])
+        values, errors = jackknife(partial(formula, gradient), probes)
         for name, scores in misses.items():
             scores.append(((values[name] - exact[name]) / errors[name]).item())
     for name, scores in misses.items():
@@ -120,16 +92,14 @@ def test_stated_errors_cover_the_truth(signed):
 def test_exact_sources_have_no_error():
     h, g, past = problem()
     operator = DenseOperator(h, space())
-    gradient = exact_gradient_terms(operator, g, past, no_tick)
+    gradient = gradient_terms(operator, g, past, no_tick)
     probes = Probes(torch.ones(4, dtype=torch.float64))
     probes.add(operator, 8, 0, no_tick)
     formula = partial(evaluate, c=Calibration.of(space()), eta=1.0)
-    _, errors = jackknife(formula, [gradient, probes])
+    _, errors = jackknife(partial(formula, gradient), probes)
     assert errors["damage.fo"] == 0
     assert errors["damage.scaled_fo"] == 0
     assert errors["damage.rise"] > 0
-    with pytest.raises(IndexError, match="exact terms have no draw 0"):
-        gradient.without(0)
 
 
 def test_scales_have_a_floor():
@@ -137,9 +107,3 @@ def test_scales_have_a_floor():
     assert (scales > 0).all()
     assert scales[2] == (4 / (3 + 1 + 1)) ** 0.5
     assert (exposure_scales(space(), torch.zeros(4, dtype=torch.float64)) == 1).all()
-
-
-def test_too_few_signed_products():
-    h, g, past = problem()
-    with pytest.raises(ValueError, match="signed products must be at least 3, got 2"):
-        signed_gradient_terms(DenseOperator(h, space()), g, past, 2, 0, no_tick)

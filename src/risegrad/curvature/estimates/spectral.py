@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from risegrad.common.checks import check_number, check_positive_int
+from risegrad.core.draws import numbered_generator
 from risegrad.curvature.estimates.estimated import Estimate
-from risegrad.curvature.estimates.probes import gaussian
 
 
 class Multiplies(Protocol):
@@ -27,7 +27,7 @@ def top_eigenvalue(operator: Multiplies, d: int, products: int = 20, seed: int =
     that the start vector sees lies above ``theta`` by much more. Memory: ``products`` vectors.
     """
     steps = min(check_positive_int("products", products), d)
-    v = gaussian(d, [0], seed, torch.float64)[:, 0]
+    v = torch.randn(d, 1, generator=numbered_generator(seed, 0), dtype=torch.float64)[:, 0]
     basis, diagonal, beside = [v / v.norm()], [], [0.0]
     for _ in range(steps):
         w = (operator @ basis[-1]).double().cpu()

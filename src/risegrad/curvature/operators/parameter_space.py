@@ -15,8 +15,8 @@ from risegrad.core.parameter_names import plain_name
 from risegrad.core.shapers import Shaper, q_of_blocks
 from risegrad.theory.calibration import mean_factor, tau
 
-MOST_PAIRED = 1024
-"""With more blocks, couplings are not kept pair by pair: they would not fit, nor be read."""
+MOST_BLOCKS = 256
+"""With more blocks, rules are compared and blocks are not: each of them would cost a product."""
 EXACT = 10**12
 """So many directions leave a gradient as it is: the q of blocks that move but are not shaped."""
 
@@ -110,9 +110,9 @@ class Space:
         return torch.cat(marks)
 
     @property
-    def paired(self) -> bool:
-        """Whether there are few enough blocks to keep a number for every pair of them."""
-        return len(self.blocks) <= MOST_PAIRED
+    def by_block(self) -> bool:
+        """Whether there are few enough blocks for a product with the gradient of each of them."""
+        return len(self.blocks) <= MOST_BLOCKS
 
     @cached_property
     def _owners(self) -> Tensor:

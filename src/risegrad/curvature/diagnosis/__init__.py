@@ -1,0 +1,1 @@
+"""What a step would do to what a model knows, before it is taken; and which rule to use."""

@@ -1,0 +1,371 @@
+"""The rules that can act, as directions, and the true curvature at work on them.
+
+Each takes one product for its direction; RISE and isotropic noise also use the traces that are
+measured anyway: a random rule's mean damage is that of its mean step and that of its noise. How the
+noise is divided among the batches, one more product tells.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+
+from risegrad.core.draws import mix
+from risegrad.core.shapers import IsotropicNoise, Rise, ScaledFO, Shaper
+from risegrad.core.whole_steps import WholeStep
+from risegrad.curvature.diagnosis.inputs import signs
+from risegrad.curvature.estimates.damage import Calibration
+from risegrad.curvature.estimates.estimated import Estimate, Numbers, jackknife
+from risegrad.curvature.estimates.prices import Bends, priced
+from risegrad.curvature.estimates.terms import GradientTerms, Probes, ProbeTerms, rademacher
+from risegrad.curvature.memory.informed import Informed
+from risegrad.curvature.memory.layer_names import named_parameters
+from risegrad.curvature.memory.memory import Memory
+from risegrad.curvature.operators.parameter_space import Space
+from risegrad.curvature.operators.products import Operator
+
+FO, SCALED, RISE, COVARIANCE = "FO", "scaled FO", "RISE", "covariance noise"
+ISOTROPIC, ADAM = "isotropic noise", "Adam's own step"
+
+
+def informed_name(damping: float) -> str:
+    """How an informed step is called."""
+    return f"informed, damping {damping:g}"
+
+
+@dataclass(frozen=True)
+class RuleForecast:
+    """One rule. ``share`` decides: damage per progress does not depend on the learning rate.
+
+    It is compared with the optimizer's plain step: FO of plain descent, or Adam's own step.
+    """
+
+    name: str
+    share: Estimate
+    """damage at equal first-order progress, in parts of the plain step's: ``1/Gamma``"""
+    gain: Estimate
+    """``Gamma``: the plain step's damage over this rule's at equal progress"""
+    efficiency: Estimate
+    """progress squared per damage, ``(g'x)^2/x'Hx``"""
+    damage: Estimate
+    """of one step at the learning rate of the diagnosis"""
+    progress: float
+    """first-order progress of that step, in parts of the plain one's"""
+    foretold: float | None = None
+    """``share`` as the memory that shapes the step sees it: far off is a picture not to trust"""
+    products: int = 0
+    """what it cost beyond what all rules share"""
+    on: str = "gradient"
+    """where it acts: on the gradient, or on the update that the optimizer makes of it"""
+
+    linear: float | None = None
+    """first-order change of the historical loss, ``-eta h'x``, at the plain step's progress; None
+    in older files"""
+    change: Estimate | None = None
+    """with the damage at that progress: the whole change of the historical loss"""
+    damping: float | None = None
+    """of informed steps; None in older files"""
+
+    def changing(self, linear: Estimate, plain: float) -> RuleForecast:
+        """With the change of the loss at equal progress, where the plain step's damage is known."""
+        error = math.hypot(linear.error, self.share.error * plain)
+        change = Estimate(linear.value + self.share.value * plain, error, self.share.products)
+        return replace(self, linear=linear.value, change=change)
+
+    @property
+    def rate(self) -> float:
+        """What to multiply the learning rate by to keep the plain step's first-order progress."""
+        return 1 / self.progress if self.progress else float("nan")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What products with blocks and with probes gave."""
+
+    probes: Probes
+    gradient: GradientTerms | None = None
+    """None where there are too many blocks for a product with each of them"""
+    values: Numbers = field(default_factory=dict)
+    errors: Numbers = field(default_factory=dict)
+
+
+OWN_DRAWS = 3
+"""Products with randomly signed blocks for ``u_b'H_bb u_b``, which only gradients have already."""
+
+
+@dataclass(frozen=True)
+class NoiseTerms:
+    """``E[n'Hn]`` of the noise ``n`` that a rule adds to its mean step."""
+
+    rise: Estimate
+    isotropic: Estimate
+    by_batch: Tensor
+    """its parts by batches (P); they add up to 1"""
+    products: int
+
+
+class Pricing:
+    """Products with directions, and the plain step's for comparison."""
+
+    def __init__(
+        self, operator: Operator, g: Tensor, h: Tensor, plain: Tensor | None, eta: float
+    ) -> None:
+        self.operator, self.g, self.h, self.eta = operator, g, h, eta
+        self.step = g if plain is None else plain
+        self.on = "gradient" if plain is None else "update"
+        self.progress = self.gain(self.step)
+        self.plain = self.bends(self.step)
+        if not bool(self.plain.bends.any()):
+            raise ValueError(
+                "the historical loss must have curvature along the plain step to compare rules by "
+                "their damage, got products that are zero: its predictions may not depend on what "
+                "is trained, or be certain beyond what the numbers can tell"
+            )
+
+    def gain(self, x: Tensor) -> float:
+        """First-order progress, ``g'x``."""
+        return torch.dot(self.g.double(), x.double()).item()
+
+    def pull(self, x: Tensor, past: Tensor | None = None) -> float:
+        """``h'x`` per unit of progress; ``past``: the part of ``h`` that counts."""
+        h = self.h if past is None else past
+        return torch.dot(h.double(), x.double()).item() / self.gain(x)
+
+    def bends(self, x: Tensor) -> Bends:
+        """One product."""
+        bends = self.operator.bends(x[:, None])
+        return Bends.of(bends, torch.tensor([self.gain(x)], dtype=torch.float64))
+
+    def shortened(self) -> Tensor:
+        """RISE's mean: the plain step, each block times its mean factor."""
+        space = self.operator.space
+        return space.spread(space.numbers("mean_factor")) * self.step
+
+    def forecast(self, name: str, found: Bends, pull: float, products: int = 0) -> RuleForecast:
+        """A rule from its products, and from the historical gradient along it."""
+        rule = priced(found, self.plain)
+        damage = self.eta**2 / 2 * found.bends.sum(0).mean().item()
+        return self._changed(RuleForecast(
+            name, rule.share, rule.gain, rule.efficiency, Estimate(damage),
+            found.gains.mean().item() / self.progress, products=products, on=self.on,
+        ), pull)  # fmt: skip
+
+    def _changed(self, rule: RuleForecast, pull: float) -> RuleForecast:
+        """With the change of the loss; it takes no product."""
+        linear = Estimate(-self.eta * self.progress * pull)
+        return rule.changing(linear, self.eta**2 / 2 * self.plain.bends.sum().item())
+
+    def noisy(
+        self, name: str, mean: Bends, pull: float, noise: Estimate, by_batch: Tensor
+    ) -> RuleForecast:
+        """A rule from the products with its mean and the damage of its noise.
+
+        Errors are over batches, and over the probes that gave the noise.
+        """
+        whole = Bends(mean.bends + noise.value * by_batch[:, None], mean.gains)
+        rule, bend = priced(whole, self.plain), whole.bends.sum().item()
+        rough = noise.error / abs(bend) if bend else 0.0
+
+        def with_noise(found: Estimate) -> Estimate:
+            error = math.hypot(found.error, abs(found.value) * rough)
+            return Estimate(found.value, error, noise.products)
+
+        half = self.eta**2 / 2
+        return self._changed(RuleForecast(
+            name, with_noise(rule.share), with_noise(rule.gain), with_noise(rule.efficiency),
+            Estimate(half * bend, half * noise.error, noise.products),
+            mean.gains.mean().item() / self.progress, on=self.on,
+        ), pull)  # fmt: skip
+
+    def noise(self, measured: Measured, seed: int) -> NoiseTerms:
+        """RISE scatters by ``(u_b u_b' + |u_b|^2 I)/n_b``, isotropic noise without the first."""
+        before = self.operator.products
+        c = Calibration.of(self.operator.space)
+        u2 = self.operator.space.block_dots(self.step, self.step)
+        # u_b'H_bb u_b is known where u is the gradient and every block had its own product.
+        known = measured.gradient if self.on == "gradient" else None
+
+        def formula(p: ProbeTerms) -> Numbers:
+            own = torch.zeros_like(u2) if known is None else known.ghg
+            even = u2 * p.trace
+            return {
+                "rise": ((own + even) / c.n).sum(),
+                "isotropic": (even * (c.d + 1) / (c.d * c.n)).sum(),
+            }
+
+        values, errors = jackknife(formula, measured.probes)
+        own = Estimate(0.0) if known is not None else self._own_noise(c, mix(seed, 8))
+        rise = Estimate(
+            values["rise"].item() + own.value, math.hypot(errors["rise"].item(), own.error),
+            measured.probes.count,
+        )  # fmt: skip
+        even = Estimate(
+            values["isotropic"].item(), errors["isotropic"].item(), measured.probes.count
+        )
+        by_batch = self._noise_by_batch(c, u2, mix(seed, 9))
+        return NoiseTerms(rise, even, by_batch, self.operator.products - before)
+
+    def _own_noise(self, c: Calibration, seed: int) -> Estimate:
+        """``sum_b u_b'H_bb u_b/n_b``: blocks with random signs do not see each other on average."""
+        drawn = rademacher(len(c.d), range(OWN_DRAWS), seed, torch.float64).mT / c.n.sqrt()
+        spread = self.operator.space.spread
+        bends = self.operator.bends(torch.stack([spread(row) * self.step for row in drawn], 1))
+        found = bends.sum(0)
+        return Estimate(found.mean().item(), found.std().item() / OWN_DRAWS**0.5, OWN_DRAWS)
+
+    def _noise_by_batch(self, c: Calibration, u2: Tensor, seed: int) -> Tensor:
+        """One draw of RISE's noise, a batch at a time; nothing to divide with one batch."""
+        count = self.operator.parts
+        even = torch.full((count,), 1 / count, dtype=torch.float64)
+        if count == 1:
+            return even
+        space = self.operator.space
+        blocks = rademacher(len(c.d), [0], seed, torch.float64)[:, 0] / c.n.sqrt()
+        entries = rademacher(space.d, [1], seed, space.dtype)[:, 0].to(space.device)
+        draw = space.spread(blocks) * self.step + space.spread((u2 / c.n).sqrt()) * entries
+        found = self.operator.bends(draw[:, None])[:, 0]
+        # Where curvature may be negative, parts of a sum that may vanish say nothing.
+        return found / found.sum() if bool((found >= 0).all() and found.sum() > 0) else even
+
+
+@dataclass(frozen=True)
+class MemoryFold:
+    """A memory, and the historical batches on which steps that it shapes are measured.
+
+    A memory must not be judged on the examples that it was made from: it does not step where they
+    are, and looks better than it is.
+    """
+
+    memory: Memory
+    parts: tuple[int, ...] = ()
+    """Numbers of batches; empty: all."""
+    past: Tensor | None = field(default=None, compare=False, repr=False)
+    """Their part of the historical gradient; None: all of it."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """What could be attached, and what its memories are to be judged on."""
+
+    rise: Rise = field(default_factory=Rise)
+    memory: Memory | None = None
+    """The one that a recommended shaper gets."""
+    folds: tuple[MemoryFold, ...] = ()
+    dampings: tuple[float, ...] = ()
+    model: nn.Module | None = None
+    """Whose parameters the folds' memories are of."""
+    note: str = ""
+    """Why there is no informed rule, where there is none."""
+
+    def shapers(self) -> dict[str, Shaper]:
+        """Ready to attach."""
+        like = {"q": self.rise.q, "blocks": self.rise.blocks, "seed": self.rise.seed,
+                "exempt": self.rise.exempt}  # fmt: skip
+        found: dict[str, Shaper] = {
+            RISE: self.rise,
+            SCALED: ScaledFO(**like),  # type: ignore[arg-type]
+            ISOTROPIC: IsotropicNoise(**like),  # type: ignore[arg-type]
+        }
+        if self.memory is not None:
+            found |= {
+                informed_name(rho): Informed(self.memory, rho, exempt=self.rise.exempt)
+                for rho in self.dampings
+            }
+        return found
+
+
+def forecasts(
+    pricing: Pricing, measured: Measured, candidates: Candidates, seed: int
+) -> tuple[RuleForecast, ...]:
+    """All rules on the optimizer's plain step, which is the first.
+
+    Products: one for FO, Adam and scaled FO each, one to four for RISE, one for every damping.
+    """
+    operator, g = pricing.operator, pricing.g
+    descent = pricing.on == "gradient"
+    first, other = (FO, ADAM) if descent else (ADAM, FO)
+    found = [
+        pricing.forecast(first, pricing.plain, pricing.pull(pricing.step)),
+        *_random_rules(pricing, measured, seed),
+    ]
+    beside = operator.rated(signs(g)) if descent else g
+    rule = pricing.forecast(other, pricing.bends(beside), pricing.pull(beside), 1)
+    found.append(replace(rule, on="gradient"))
+    for damping in candidates.dampings if candidates.folds else ():
+        found.append(_informed(pricing, candidates, damping))
+    return tuple(found)
+
+
+def _random_rules(pricing: Pricing, measured: Measured, seed: int) -> Iterator[RuleForecast]:
+    mean = pricing.shortened()
+    bends, pull = pricing.bends(mean), pricing.pull(mean)
+    yield pricing.forecast(SCALED, bends, pull, 1)
+    noise = pricing.noise(measured, seed)
+    rise = pricing.noisy(RISE, bends, pull, noise.rise, noise.by_batch)
+    yield replace(rise, products=noise.products)
+    pull = pricing.pull(pricing.step)
+    yield pricing.noisy(ISOTROPIC, pricing.plain, pull, noise.isotropic, noise.by_batch)
+
+
+def _informed(pricing: Pricing, candidates: Candidates, damping: float) -> RuleForecast:
+    """One product, whether one memory is judged on all batches or two on each other's."""
+    operator, model = pricing.operator, candidates.model
+    assert model is not None
+    named = named_parameters(model)
+
+    def shaped(memory: Memory) -> Tensor:
+        return informed_direction(operator.space, pricing.step, named, Informed(memory, damping))
+
+    bends = torch.zeros(operator.parts, 1, dtype=torch.float64)
+    gains = torch.zeros_like(bends)
+    steps = [shaped(fold.memory) for fold in candidates.folds]
+    pull = 0.0
+    for fold, x in zip(candidates.folds, steps, strict=True):
+        pull += pricing.pull(x, fold.past)
+        chosen = list(fold.parts or range(operator.parts))
+        bends[chosen] = operator.bends(x[:, None], chosen)
+        gains[chosen] = pricing.gain(x)
+    found = pricing.forecast(informed_name(damping), Bends(bends, gains), pull, 1)
+    seen = [
+        foretold_share(fold.memory, model, pricing, x)
+        for fold, x in zip(candidates.folds, steps, strict=True)
+    ]
+    # Halves are judged, but what is attached, and needs its own rate, has the whole memory.
+    whole = candidates.folds[0].memory if candidates.memory is None else candidates.memory
+    progress = pricing.gain(shaped(whole)) / pricing.progress
+    return replace(found, foretold=sum(seen) / len(seen), progress=progress, damping=damping)
+
+
+def informed_direction(
+    space: Space, g: Tensor, parameters: Mapping[str, Tensor], shaper: Shaper
+) -> Tensor:
+    """The gradient as a shaper that works on whole tensors leaves it."""
+    tie = shaper.tie(parameters, space.names)
+    assert tie is not None, f"{shaper} works block by block"
+    pieces = [piece.clone() for piece in space.tensors(g)]
+    named = dict(zip(space.names, pieces, strict=True))
+    shaped = {name: tensor for name, tensor in named.items() if name not in tie.leaves}
+    with torch.no_grad():
+        tie.ready()(WholeStep(shaped, space.rows_left_out, _no_draw))
+    return space.flat(pieces)
+
+
+def _no_draw(tensors: Mapping[str, Tensor]) -> None:
+    raise AssertionError("a step without directions draws nothing")
+
+
+def foretold_share(memory: Memory, model: nn.Module, pricing: Pricing, x: Tensor) -> float:
+    """The share of the plain damage at equal progress that the memory itself would foretell."""
+    sides, space = memory.sides(model), pricing.operator.space
+
+    def price(step: Tensor) -> float:
+        named = zip(space.names, space.tensors(step), strict=True)
+        bend = sum(float(sides[n].quadratic(t)) for n, t in named if n in sides)
+        return bend / pricing.gain(step) ** 2
+
+    plain = price(pricing.step)
+    return price(x) / plain if plain else float("nan")
