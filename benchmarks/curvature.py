@@ -13,14 +13,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from benchmarks.models import t5
 from benchmarks.timing import Ratio, at_most, measured_ratio, seconds
 from risegrad.core.shapers import Rise
-from risegrad.curvature.estimates.product_budget import ProductBudget
+from risegrad.curvature.diagnosis.diagnose import diagnose_operator
+from risegrad.curvature.diagnosis.rules import Candidates, MemoryFold
+from risegrad.curvature.estimates.terms import ProductBudget
 from risegrad.curvature.memory.remembering import remember
 from risegrad.curvature.operators.objective import Objective
 from risegrad.curvature.operators.parameter_space import Space, make_space, trained_parameters
 from risegrad.curvature.operators.products import Kind, NetworkOperator
 from risegrad.foresight import Measurement
-from risegrad.foresight.diagnosis import diagnose_operator
-from risegrad.foresight.step_rules import Candidates, MemoryFold
 
 TOKENS, TARGET, BATCH = 16, 4, 8
 PRECISION = 0.1

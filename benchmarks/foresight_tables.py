@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from risegrad.foresight.diagnosis_report import Diagnosis
 from risegrad.foresight.followed_run import END
 from risegrad.foresight.forecast_tables import forecast_tables
 from risegrad.foresight.foresight_report import (
@@ -16,7 +15,9 @@ from risegrad.foresight.foresight_report import (
     score_cells,
 )
 from risegrad.foresight.foresight_result import ForesightResult
-from risegrad.pages.page import ChartFigure, Row
+
+from risegrad.curvature.diagnosis.report import Diagnosis
+from risegrad.pages.page_blocks import ChartFigure, Row
 
 RECORDS = Path(__file__).parents[1] / "experiments" / "records"
 

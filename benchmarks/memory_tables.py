@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from risegrad.curvature.memory.memory import size
-from risegrad.foresight.memory_estimate import (
+from risegrad.foresight.calibration import (
     LayerShape,
     MemoryEstimate,
     full_estimate,

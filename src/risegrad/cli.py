@@ -18,10 +18,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import NoReturn, Protocol
 
 from risegrad.common.optional_imports import explained
-from risegrad.foresight.commands import calibrate_command
 from risegrad.lab.commands import (
+    calibrate_command,
     diagnose_command,
-    foresight_command,
     frontier_command,
     local_command,
     report_command,
@@ -62,7 +61,6 @@ COMMANDS: tuple[CommandModule, ...] = (
     calibrate_command,
     diagnose_command,
     local_command,
-    foresight_command,
     sandbox,
 )
 

@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,24 +14,30 @@ from risegrad.core.shapers import Rise
 from risegrad.curvature.memory.informed import Informed
 from risegrad.curvature.operators.objective import Objective
 from risegrad.foresight.foresight_settings import DiagnosisSettings, ValidationSettings
-from risegrad.foresight.local_agreement import agreement, breaking_point, rank_correlation, spreads
-from risegrad.foresight.local_checkpoint import LocalSettings, part_name
-from risegrad.foresight.local_report import local_page, local_summary
-from risegrad.foresight.local_rules import SIGNS, adam_signs, recommended_rules
 from risegrad.foresight.local_updates import (
     RULES,
+    SIGNS,
     Bench,
     Outcome,
+    adam_signs,
     direction,
     displacement,
+    recommended_rules,
     step_sizes_for,
     validate,
 )
-from risegrad.foresight.local_validation import LocalResult, run_local
+from risegrad.foresight.local_validation import (
+    LocalSettings,
+    agreement,
+    breaking_point,
+    rank_correlation,
+    run_local,
+    spreads,
+)
 
 
 def settings(**validation):
-    how = DiagnosisSettings(budget={"probes": 24, "precision": 0.05, "columns": 8})
+    how = DiagnosisSettings(budget={"probes": 24, "columns": 8})
     given = {"curvatures": ("hessian", "ggn"), "draws": 6, "damages": (0.01, 0.3)} | validation
     return LocalSettings(how, ValidationSettings(**given), "a small one", "id")
 
@@ -92,31 +97,15 @@ def test_a_network_leaves_the_quadratic_picture():
     assert agreement(large, "hessian").relative_error > 0.1
     first = found.checkpoints[0].step_sizes[0]
     assert breaking_point(found.outcomes, "hessian", 1, "FO") == first
-    words = [line.split() for line in local_summary(found).splitlines()]
+    words = [line.split() for line in str(found).splitlines()]
     assert ["checkpoint", "0", "1", "hessian", f"{first:.3g}"] in [line[:5] for line in words]
-    page = local_page(found)
-    assert page.count('class="plot"') == 2
-    assert "http" not in page[: page.index("<script>")].replace("http-equiv", "")
 
 
-def test_a_record_can_be_read_again(quadratic):
+def test_a_record_holds_every_update(quadratic):
     content = json.loads(json.dumps(quadratic.to_dict(), allow_nan=False))
     assert content["settings"]["subject"] == "a small one"
     assert len(content["checkpoints"][0]["outcomes"]) == 64
     assert content["agreement"][0]["curvature"] == "hessian"
-    again = LocalResult.from_dict(content)
-    assert again.checkpoints == quadratic.checkpoints
-    assert local_summary(again).splitlines()[2:] == local_summary(quadratic).splitlines()[2:]
-
-
-@pytest.mark.parametrize("name", ["banking77", "cifar100-within"])
-def test_records_that_are_kept_can_be_read(name):
-    file = Path(__file__).parents[2] / "experiments" / "records" / "local" / f"{name}.json"
-    found = LocalResult.from_dict(json.loads(file.read_text()))
-    assert len(found.checkpoints) == 1
-    assert set(found.rules) > set(RULES)
-    assert found.environment["git"]["commit"]
-    assert "predicts best: rank correlation" in local_page(found)
 
 
 def bench():
@@ -264,35 +253,3 @@ def test_no_positive_curvature_sets_no_step_size():
     _, subject = bench()
     with pytest.raises(ValueError, match="the gradient meets no positive curvature"):
         step_sizes_for(subject, torch.zeros(subject.space.d, dtype=torch.float64), [0.1])
-
-
-def test_a_killed_validation_goes_on(tmp_path, quadratic):
-    wanted = settings(**WANTED)
-    stages = []
-
-    def kill(stage, detail):
-        stages.append(stage)
-        if stage == "checkpoint 2":
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_local(wanted, SmallProblem.after, kill, tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == [part_name(wanted, 0)]
-    again = run_local(
-        wanted, SmallProblem.after, lambda stage, detail: stages.append(stage), tmp_path
-    )
-    assert stages.count("the session") == 2
-    assert stages.count("checkpoint 0") == 1 + 1 + 6 + 6 + 1 + 1
-    assert again.checkpoints == quadratic.checkpoints
-
-
-def test_a_damaged_part_is_measured_anew(tmp_path, quadratic):
-    wanted = settings(**WANTED)
-    (tmp_path / part_name(wanted, 0)).write_text("{")
-    with pytest.warns(UserWarning, match=r"checkpoint-0-\w+\.json is damaged and measured anew"):
-        found = run_local(wanted, SmallProblem.after, kept=tmp_path)
-    assert found.checkpoints == quadratic.checkpoints
-
-
-def test_parts_of_other_settings_are_other_parts():
-    assert part_name(settings(), 0) != part_name(settings(draws=7), 0)

@@ -11,9 +11,9 @@ from safetensors.torch import save_file
 from transformers import T5Config, T5ForConditionalGeneration
 
 from risegrad import Memory, remember
-from risegrad.foresight.commands import calibrate_command
-from risegrad.foresight.memory_estimate import LayerShape, full_estimate, lora_estimate
+from risegrad.foresight.calibration import LayerShape, full_estimate, lora_estimate
 from risegrad.foresight.model_shapes import Lora, memory_estimates, memory_layers
+from risegrad.lab.commands import calibrate_command
 from tests.foresight.test_commands import run
 
 

@@ -14,18 +14,24 @@ from foresight.small_problem import uneven_inputs
 from references import STANDARD_ERRORS
 from risegrad import Informed, Rise, attach, diagnose, remember
 from risegrad.curvature import DenseOperator, ProductBudget
-from risegrad.curvature.estimates.adam_terms import signs
+from risegrad.curvature.diagnosis.diagnose import diagnose_operator
+from risegrad.curvature.diagnosis.inputs import optimizer_of, plain_step, signs
+from risegrad.curvature.diagnosis.recommendation import decision
+from risegrad.curvature.diagnosis.rules import (
+    ADAM,
+    FO,
+    ISOTROPIC,
+    RISE,
+    SCALED,
+    RuleForecast,
+    informed_direction,
+)
 from risegrad.curvature.estimates.estimated import Estimate
 from risegrad.curvature.operators.parameter_space import make_space, trained_parameters
 from risegrad.foresight import Measurement
-from risegrad.foresight.diagnosis import diagnose_operator
-from risegrad.foresight.optimizer_steps import optimizer_of, plain_step
-from risegrad.foresight.recommendation import decision
-from risegrad.foresight.rule_forecast import RuleForecast
-from risegrad.foresight.step_rules import ADAM, FO, ISOTROPIC, RISE, SCALED, informed_direction
 from risegrad.theory import efficiency_gain
 
-QUICK = Measurement(dampings=(0.3,), budget=ProductBudget(probes=16, adam_draws=0))
+QUICK = Measurement(dampings=(0.3,), budget=ProductBudget(probes=16))
 
 
 def by_name(found):
@@ -89,7 +95,7 @@ def test_rules_on_adams_step_of_a_known_quadratic():
     h, g, _ = problem()
     where = space()
     u = signs(g)
-    how = Measurement(budget=ProductBudget(probes=64, precision=0.001, adam_draws=0))
+    how = Measurement(budget=ProductBudget(probes=64))
     operator = DenseOperator(h, where, columns=4)
     found = diagnose_operator(operator, g, measurement=how, plain=u)
     rules = by_name(found)

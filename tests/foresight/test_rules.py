@@ -12,19 +12,17 @@ from curvature.quadratics import D, problem, space
 from foresight.small_problem import uneven_inputs
 from risegrad import Informed, Memory, Rise, attach, diagnose, remember
 from risegrad.curvature import DenseOperator, ProductBudget
+from risegrad.curvature.diagnosis.diagnose import diagnose_operator
+from risegrad.curvature.diagnosis.recommendation import best_rule, decision
+from risegrad.curvature.diagnosis.report import Diagnosis
+from risegrad.curvature.diagnosis.rules import ADAM, FO, ISOTROPIC, RISE, SCALED, RuleForecast
 from risegrad.curvature.estimates.estimated import Estimate
-from risegrad.curvature.estimates.rule_prices import Bends, priced
+from risegrad.curvature.estimates.prices import Bends, priced
 from risegrad.curvature.operators.parameter_space import make_space, trained_parameters
 from risegrad.foresight import Measurement
-from risegrad.foresight.diagnosis import diagnose_operator
-from risegrad.foresight.diagnosis_page import diagnosis_page
-from risegrad.foresight.diagnosis_report import Diagnosis
-from risegrad.foresight.recommendation import best_rule, decision
-from risegrad.foresight.rule_forecast import RuleForecast
-from risegrad.foresight.step_rules import ADAM, FO, ISOTROPIC, RISE, SCALED
 from risegrad.theory import efficiency, efficiency_gain
 
-QUICK = Measurement(budget=ProductBudget(probes=16, adam_draws=0))
+QUICK = Measurement(budget=ProductBudget(probes=16))
 
 
 def by_name(found):
@@ -33,7 +31,7 @@ def by_name(found):
 
 def test_rules_of_a_known_quadratic():
     h, g, _ = problem()
-    how = Measurement(budget=ProductBudget(probes=64, precision=0.001, adam_draws=0))
+    how = Measurement(budget=ProductBudget(probes=64))
     operator = DenseOperator(h, space(), columns=4)
     rules = by_name(diagnose_operator(operator, g, measurement=how))
     assert rules[FO].efficiency.value == pytest.approx(efficiency(h, g, g).item())
@@ -200,7 +198,7 @@ def test_scaled_fo_is_priced_over_batches():
 def test_errors_of_random_rules_are_over_batches_too():
     """With many probes only the batches are left; the noise is divided among them by one draw."""
     model, old, new, _ = informed_setting()
-    spend = ProductBudget(probes=256, precision=0.0001, adam_draws=0)
+    spend = ProductBudget(probes=256)
     how = Measurement(dampings=(), budget=spend)
     found = by_name(diagnose(model, old, new, rise=Rise(q=2), measurement=how))
     where = make_space(trained_parameters(model), Rise(q=2))
@@ -248,10 +246,7 @@ def test_recommend_gives_what_can_be_attached():
     assert again.decision == found.decision
     with pytest.raises(RuntimeError, match="was read from a file, which holds no memory"):
         again.recommend()
-    page, shown = diagnosis_page(again), found._repr_html_()
-    assert page.index(found.decision.split(":")[0]) < page.index("<figure")
-    assert "<script" not in shown
-    assert "<strong>Use informed" in shown
+    assert found._repr_html_().startswith("<pre>Use informed")
 
 
 def test_nothing_is_worth_it():
@@ -268,9 +263,7 @@ def test_why_there_is_no_informed_rule():
     model = network()
     found = diagnose(model, batches((6,)), batches((5,), 7), measurement=QUICK)
     assert "informed" not in " ".join(by_name(found))
-    assert "it needs a memory=, or two historical batches or more" in str(found).replace(
-        "\n  ", " "
-    )
+    assert "it needs a memory=, or two historical batches or more" in " ".join(str(found).split())
 
 
 def test_the_hessian_considers_no_informed_step_and_says_so():

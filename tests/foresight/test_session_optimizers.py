@@ -13,7 +13,7 @@ from risegrad.foresight.session_diagnosis import diagnose_session, problem_at, s
 
 HOW = DiagnosisSettings(
     examples=8, incoming=6, memory=8, batch=4, dampings=(0.3,),
-    budget={"probes": 8, "adam_draws": 0},
+    budget={"probes": 8},
 )  # fmt: skip
 
 
@@ -23,8 +23,12 @@ def reached(kind, folder, **changes):
     return ReachedPoint.reach(row, 2, None, folder)
 
 
+def diagnosed(point, how):
+    return diagnose_session(point, point.settings, how, "tiny")
+
+
 def test_a_row_of_sgd(tmp_path):
-    found = diagnose_session(reached("sgd", tmp_path, momentum=0.0), [], HOW, "tiny")
+    found = diagnosed(reached("sgd", tmp_path, momentum=0.0), HOW)
     assert found.rules[0].name == "FO"
     assert "SGD" in found.decision
     assert found.recommend().on == "gradient"
@@ -33,11 +37,11 @@ def test_a_row_of_sgd(tmp_path):
 def test_a_row_of_adamw(tmp_path):
     """Rules act on the step that AdamW would take, with its groups' rates."""
     point = reached("adamw", tmp_path)
-    found = diagnose_session(point, [], HOW, "tiny")
+    found = diagnosed(point, HOW)
     assert found.rules[0].name == "Adam's own step"
     assert "Adam's" in found.decision
     assert found.recommend().on == "update"
-    problem = problem_at(point, [], HOW)
+    problem = problem_at(point, point.settings, HOW)
     operator, g, _ = problem.in_steps(problem.operator("ggn", 2))
     u = problem.gradient / (problem.gradient.abs() + 1e-8)
     step = session_step(problem, operator)
@@ -50,7 +54,7 @@ def test_a_row_of_adamw(tmp_path):
 def test_groups_of_both_kinds(tmp_path):
     """The head follows its gradient, the adapters Adam; a shaper on the update suits both."""
     point = reached("adamw", tmp_path, optimizer="sgd", momentum=0.0)
-    problem = problem_at(point, [], HOW)
+    problem = problem_at(point, point.settings, HOW)
     step = session_step(problem, problem.operator("ggn", 2))
     moved = dict(zip(problem.space.names, problem.space.tensors(step), strict=True))
     slopes = dict(zip(problem.space.names, problem.space.tensors(problem.gradient), strict=True))
@@ -71,5 +75,5 @@ def test_groups_of_both_kinds(tmp_path):
     ],
 )
 def test_why_there_is_no_informed_step(tmp_path, change, said):
-    found = diagnose_session(reached("sgd", tmp_path), [], replace(HOW, **change), "tiny")
+    found = diagnosed(reached("sgd", tmp_path), replace(HOW, **change))
     assert any(said in verdict for verdict in found.verdicts)

@@ -1,7 +1,5 @@
 """What ``diagnose`` and its commands cannot use is named, and nothing is changed or left behind."""
 
-import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +14,7 @@ from foresight.test_trainer_inputs import HOW, batches, examples, trainer
 from risegrad import ScaledFO
 from risegrad.cli import main
 from risegrad.foresight import Measurement, diagnose
-from risegrad.foresight.foresight_agreement import FEWEST, ranked
-from risegrad.foresight.foresight_report import findings, foresight_summary
-from risegrad.foresight.foresight_result import ForesightResult
 from risegrad.integrations.forgetting_meter import ForgettingMeter
-
-RECORD = Path(__file__).parents[2] / "experiments" / "records" / "foresight" / "turned-digits.json"
 
 
 def pair(shift: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -134,20 +127,3 @@ def test_a_task_that_is_not_there_leaves_no_folder(
     assert main([command, file, "--task", "9", "--out", str(tmp_path / "out")]) != 0
     assert "task must be at most 2, got 9" in capsys.readouterr().err
     assert not [*(tmp_path / "out").rglob("*")]
-
-
-def test_few_blocks_tell_nothing() -> None:
-    """Three in order are in order however they are drawn anew: 1.00 (1.00 to 1.00)."""
-    found = ranked([1.0, 2.0, 3.0], [1.0, 2.0, 3.0])
-    assert (found.value, found.low, found.high) == (1.0, None, None)
-    assert str(found) == "1.00 (too few to tell)"
-    many = [float(number) for number in range(FEWEST)]
-    assert ranked(many, many).low is not None
-    whole = ForesightResult.from_dict(json.loads(RECORD.read_text()))
-    names = [*dict.fromkeys(block.name for block in whole.blocks)][:3]
-    few = replace(whole, blocks=tuple(b for b in whole.blocks if b.name in names))
-    words = findings(few)[1:]
-    assert words
-    assert all(line.endswith("3 blocks are too few to tell; 8 are needed.") for line in words)
-    assert "(too few to tell)" in foresight_summary(few)
-    assert not any("too few" in line for line in findings(whole))

@@ -42,10 +42,10 @@ class DiagnosisSettings(Checked):
     dampings: tuple[Positive, ...] = (0.03, 0.1, 0.3, 1.0)
     """of informed steps"""
     draws: Annotated[int, Limits(at_least=1, at_most=4)] = 4
-    """first steps of each row, on other batches and with other draws; a product each"""
+    """first steps of a run that ``benchmarks/studies/foresight.py`` looks at; a product each"""
     seed: int = 0
     """of the random vectors and of the choice of examples"""
-    budget: Mapping[str, Any] = field(default_factory=lambda: {"probes": 32, "adam_draws": 0})
+    budget: Mapping[str, Any] = field(default_factory=lambda: {"probes": 32})
     """fields of ``risegrad.curvature.ProductBudget``"""
 
 
@@ -66,12 +66,12 @@ class ValidationSettings(Checked):
     curvatures: tuple[Curvature, ...] = ("hessian", "ggn", "empirical-fisher")
     """those whose predictions are compared with what is measured"""
     horizons: tuple[PositiveInt, ...] = (1, 4, 16, 64)
-    """for ``rise foresight``: steps ahead at which true and predicted change are compared"""
+    """for ``benchmarks/studies/foresight.py``: steps ahead at which predictions are compared"""
     blocks: PositiveInt = 12
-    """for ``rise foresight``: blocks that are shaped alone, spread over all of them"""
+    """for that study: blocks that are shaped alone, spread over all of them"""
     whole_tensors: bool = False
-    """for ``rise foresight``: shape whole tensors alone, in place of the blocks of the first row
-    that shapes: of thousands of small blocks a single one changes too little to be measured"""
+    """for that study: shape whole tensors alone, in place of the blocks of the first row that
+    shapes: of thousands of small blocks a single one changes too little to be measured"""
     block_draws: PositiveInt = 8
     """repetitions of each"""
 

@@ -1,4 +1,4 @@
-"""Prediction against truth: updates by every rule at several step sizes, and what they did.
+"""Updates by every rule at several step sizes: what they did to the old loss, what was foretold.
 
 Truth and prediction use the same historical batches. An update ``D`` of one step or a few changes
 the historical loss by ``L(theta + D) - L(theta)``; every curvature predicts ``h'D + D'HD/2`` with
@@ -8,7 +8,7 @@ what was known before it. The rules see the same incoming batches, the random on
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -16,12 +16,55 @@ import torch
 from torch import Tensor
 
 from risegrad.core.draws import mix, numbered_generator
-from risegrad.core.rise_rule import covariance_noise
-from risegrad.curvature.estimates.adam_terms import rise_draw
+from risegrad.core.rise_rule import covariance_noise, shape
+from risegrad.curvature.diagnosis.inputs import signs
+from risegrad.curvature.diagnosis.rules import informed_direction, informed_name
+from risegrad.curvature.memory.informed import Informed
+from risegrad.curvature.memory.layer_names import named_parameters
 from risegrad.curvature.operators.objective import Objective
 from risegrad.curvature.operators.parameter_space import Space
 from risegrad.curvature.operators.products import Kind, NetworkOperator
-from risegrad.foresight.local_rules import Direction
+from risegrad.foresight.foresight_settings import DiagnosisSettings
+from risegrad.foresight.session import SessionProblem
+
+SIGNS = "Adam's signs"
+Direction = Callable[[Tensor], Tensor]
+"""From a gradient to ``x`` of the step ``-eta x``; nothing is drawn."""
+
+
+def recommended_rules(
+    problem: SessionProblem, how: DiagnosisSettings, rates: Tensor | None
+) -> dict[str, Direction]:
+    """By name; no informed one where no memory can be made."""
+    found: dict[str, Direction] = {SIGNS: adam_signs(problem.gradient, rates)}
+    memory = None
+    if how.dampings:
+        with suppress(ValueError):  # no layer that a memory could hold
+            memory = problem.memory(how.seed)
+    if memory is not None:
+        # One is enough to see whether predictions hold where a memory keeps steps away.
+        damping = how.dampings[len(how.dampings) // 2]
+        found[informed_name(damping)] = informed(problem, Informed(memory, damping))
+    return found
+
+
+def adam_signs(g: Tensor, rates: Tensor | None = None) -> Direction:
+    """The step of Adam whose second moment has settled, at a fixed rate.
+
+    That rate is the one with which the first step makes the first-order progress of FO, whose step
+    sizes are used: signs as they are would go further by orders of magnitude.
+    """
+    weights = torch.ones_like(g) if rates is None else rates
+    reach = torch.dot(weights.double(), g.abs().double()).item()
+    same = torch.dot((weights * g).double(), g.double()).item() / reach if reach else 0.0
+    return lambda here: same * signs(here)
+
+
+def informed(problem: SessionProblem, shaper: Informed) -> Direction:
+    """The gradient as the attached shaper leaves it."""
+    parameters = named_parameters(problem.kept.model)
+    return lambda here: informed_direction(problem.space, here, parameters, shaper)
+
 
 RULES = ("FO", "scaled FO", "RISE", "covariance noise")
 """Those of the space alone; a bench may have more, which need a memory or the first gradient."""
@@ -103,23 +146,19 @@ class Bench:
 
 
 def direction(rule: str, space: Space, g: Tensor, seed: int) -> Tensor:
-    """``x`` of the step ``-eta x``."""
+    """``x`` of the step ``-eta x``; random rules draw block by block."""
     if rule == "FO":
         return g
     if rule == "scaled FO":
         return space.spread(space.numbers("mean_factor")) * g
-    if rule == "RISE":
-        return rise_draw(space, g, seed)
-    return _covariance_draw(space, g, seed)
-
-
-def _covariance_draw(space: Space, g: Tensor, seed: int) -> Tensor:
-    """One draw of RISE's mean and covariance, block by block."""
     parts = []
     for number, block in enumerate(space.blocks):
         generator = numbered_generator(seed, number, g.device)
-        normal = torch.randn(block.d + 1, generator=generator, dtype=g.dtype, device=g.device)
-        parts.append(covariance_noise(g[block.at], normal[0], normal[1:], block.q))
+        if rule == "RISE":
+            parts.append(shape(g[block.at], block.q, generator))
+        else:
+            normal = torch.randn(block.d + 1, generator=generator, dtype=g.dtype, device=g.device)
+            parts.append(covariance_noise(g[block.at], normal[0], normal[1:], block.q))
     return torch.cat(parts)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from risegrad.common.optional_imports import need
 from risegrad.core.blocks import listing, matches
 from risegrad.curvature.memory.covered_layers import chosen_layers
-from risegrad.foresight.memory_estimate import (
+from risegrad.foresight.calibration import (
     LayerShape,
     MemoryEstimate,
     full_estimate,

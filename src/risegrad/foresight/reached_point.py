@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,8 @@ from risegrad.continual.host import Host
 from risegrad.continual.run_checkpoints import Checkpoints
 from risegrad.continual.runs import make_host
 from risegrad.continual.session import Report, silent
-from risegrad.continual.session_training import SessionTraining, StepTaken
+from risegrad.continual.session_training import SessionTraining
 from risegrad.continual.stream_learning import Learner, begin_session, origin_of
-from risegrad.core.saved_state import KEY
 
 CHECKPOINTS = "checkpoints"
 
@@ -47,10 +46,6 @@ class ReachedPoint:
     task: int
     state: dict[str, Any]
     """of host and additions between the two sessions"""
-    within: dict[str, Any] | None = None
-    """where the run is inside the session, if it is: parameters and optimizers"""
-    epoch: int = 0
-    """of the session, from 0, with which the run goes on"""
 
     @staticmethod
     def reach(
@@ -77,6 +72,7 @@ class ReachedPoint:
             raise ValueError(f"task must be at most {len(host.kit.stream)}, got {wanted + 1}")
         checkpoints = Checkpoints(own / f"until-{wanted + 1}", origin)
         if state and done <= wanted and checkpoints.latest() is None:
+            # Where the run is inside a session, the point is before it.
             checkpoints.save(state if done < wanted else {"between": state["between"]})
         additions = made_additions(settings)
         learner = UnscoredLearner(
@@ -84,10 +80,7 @@ class ReachedPoint:
             devices=devices, checkpoints=checkpoints, report=report,
         )  # fmt: skip
         learner.run()
-        inside = state is not None and done == wanted and "within" in state
-        within, epoch = (state["within"], state["epoch"]) if state and inside else (None, 0)
-        state_now = state_of(host, additions)
-        return ReachedPoint(settings, host, devices, additions, wanted, state_now, within, epoch)
+        return ReachedPoint(settings, host, devices, additions, wanted, state_of(host, additions))
 
     @property
     def tasks(self) -> int:
@@ -95,7 +88,7 @@ class ReachedPoint:
         return len(self.host.kit.stream)
 
     def training(self, settings: Any = None, seed: int | None = None) -> SessionTraining:
-        """The session as a run with these settings (the point's own) begins it, or is in it.
+        """The session as a run with these settings (the point's own) begins it.
 
         Always from the same state: what an earlier one trained is put back.
         """
@@ -111,20 +104,7 @@ class ReachedPoint:
         if session is None:
             raise ValueError(f"session {self.task + 1} of this host trains nothing")
         own = self.settings.seed if seed is None else seed
-        training = SessionTraining(session, chosen.loop, self.devices, self.additions, own)
-        if self.within is not None:
-            training.load_state_dict(self._within(training, chosen))
-        return training
-
-    def _within(self, training: SessionTraining, chosen: Any) -> dict[str, Any]:
-        """The state inside the session; another row goes on with optimizers of its own."""
-        # A copy: torch loads an optimizer's tensors as they are, and steps change them.
-        kept = deepcopy(self.within or {})
-        fresh = training.state_dict()["optimizers"]
-        if replace(chosen, seed=self.settings.seed) != self.settings:
-            return kept | {"optimizers": fresh}
-        found = {name: with_draws_of(kept["optimizers"][name], own) for name, own in fresh.items()}
-        return kept | {"optimizers": found}
+        return SessionTraining(session, chosen.loop, self.devices, self.additions, own)
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
@@ -133,52 +113,7 @@ class ReachedPoint:
             yield
 
 
-def steps_from(training: SessionTraining, epoch: int) -> Iterator[tuple[int, StepTaken]]:
-    """All steps of the session from this epoch on, each with its epoch, taken as asked for."""
-    for number in range(epoch, training.session.epochs):
-        for taken in training.steps(number):
-            yield number, taken
-
-
-def with_draws_of(kept: dict[str, Any], fresh: dict[str, Any]) -> dict[str, Any]:
-    """A saved optimizer with all that it has gathered, and the random draws of a fresh one.
-
-    A shaper refuses a state of another seed, and its seed is all in which the two differ here.
-    """
-    here, there = kept["param_groups"][0], fresh["param_groups"][0]
-    if not isinstance(here.get(KEY), dict):
-        return kept
-    entries = {
-        name: entry | {"settings": there[KEY][name]["settings"]}
-        for name, entry in here[KEY].items()
-    }
-    return kept | {"param_groups": [here | {KEY: entries}, *kept["param_groups"][1:]]}
-
-
 def state_of(host: Any, additions: Sequence[Addition]) -> dict[str, Any]:
     """Host and additions between two sessions, so that later training does not change it."""
     kept = [addition.state_dict() for addition in additions]
     return deepcopy({"host": host.state_dict(), "additions": kept})
-
-
-def hindrance(one: Any, owner: Any) -> str:
-    """Why a run could not go on from a point of the ``owner``; empty if it could.
-
-    It can if it differs in rule and budgets only; an informed one where the owner remembers the
-    same things as it goes.
-    """
-    same = ["domain", "stream", "model", "host", "additions"]
-    if one.rule.informed:
-        same.append("memory")
-    others = [name for name in same if getattr(one, name) != getattr(owner, name)]
-    if others:
-        verb = "differs" if len(others) == 1 and others[0] != "additions" else "differ"
-        return f"{' and '.join(others)} {verb}"
-    if one.rule.informed and not any(a.remembers for a in made_additions(owner)):
-        return "it needs a memory, and this run keeps none"
-    return ""
-
-
-def comparable(one: Any, owner: Any) -> bool:
-    """Whether a run could go on from a point of the ``owner``."""
-    return not hindrance(one, owner)

@@ -1,28 +1,29 @@
-"""An experiment diagnosed as it runs: the next session's first steps, by every rule and row."""
+"""An experiment diagnosed as it runs: the next session's first step, by every rule."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 from torch import Tensor
 
 from risegrad.core.torch_optimizers import is_adaptive
-from risegrad.curvature.estimates.product_budget import ProductBudget
+from risegrad.curvature.diagnosis.candidates import NEGATIVE, not_considered
+from risegrad.curvature.diagnosis.diagnose import diagnose_operator
+from risegrad.curvature.diagnosis.inputs import (
+    Measurement,
+    Progress,
+    adaptive_direction,
+    uphill_never,
+)
+from risegrad.curvature.diagnosis.report import Diagnosis
+from risegrad.curvature.diagnosis.rules import Candidates, MemoryFold
+from risegrad.curvature.estimates.terms import ProductBudget
 from risegrad.curvature.operators.products import Kind, Operator
-from risegrad.foresight.diagnosis import diagnose_operator
-from risegrad.foresight.diagnosis_options import Measurement, Progress
-from risegrad.foresight.diagnosis_report import Diagnosis
 from risegrad.foresight.foresight_settings import DiagnosisSettings
-from risegrad.foresight.memory_folds import NEGATIVE, not_considered
-from risegrad.foresight.optimizer_steps import adaptive_direction, uphill_never
 from risegrad.foresight.reached_point import ReachedPoint
-from risegrad.foresight.row_steps import ExperimentRow, row_forecasts, steps_of_rows
-from risegrad.foresight.session_problem import SessionProblem, rise_of
-from risegrad.foresight.step_rules import Candidates, MemoryFold
-
-ENDED = "it has no step left in this session"
+from risegrad.foresight.session import SessionProblem, rise_of
 
 
 def measurement_of(how: DiagnosisSettings, progress: Progress | None = None) -> Measurement:
@@ -34,63 +35,48 @@ def measurement_of(how: DiagnosisSettings, progress: Progress | None = None) -> 
 
 
 def problem_at(
-    point: ReachedPoint, rows: Sequence[ExperimentRow], how: DiagnosisSettings, ahead: int = 0
+    point: ReachedPoint, shaped_like: Any, how: DiagnosisSettings, ahead: int = 0
 ) -> SessionProblem:
-    """With the blocks of the point's own row, or of the first that shapes, if it does not.
-
-    ``ahead``: so many steps of the run's own into the session.
-    """
-    shaping = [row for row in rows if row.settings.rule.name not in ("", "fo", "zo")]
-    own = point.settings.rule.name not in ("", "fo", "zo")
-    chosen = point.settings if own or not shaping else shaping[0].settings
-    return SessionProblem.of(point, rise_of(chosen), how, ahead)
+    """With the blocks of these settings' rule, ``ahead`` of the run's steps into the session."""
+    return SessionProblem.of(point, rise_of(shaped_like), how, ahead)
 
 
 def diagnose_session(
-    point: ReachedPoint, rows: Sequence[ExperimentRow], how: DiagnosisSettings, subject: str,
-    progress: Progress | None = None, left_out: Sequence[str] = (),
+    point: ReachedPoint, shaped_like: Any, how: DiagnosisSettings, subject: str,
+    progress: Progress | None = None,
 ) -> Diagnosis:  # fmt: skip
-    """One point of one run, and what every row's rule would do from there.
-
-    ``left_out`` names rows that could not go on from this point, each with the reason.
-    """
+    """One point of one run, and what every rule would do from there."""
     measurement = measurement_of(how, progress)
-    ended = [row for row in rows if point.training(row.settings).session.epochs <= point.epoch]
-    rows = [row for row in rows if row not in ended]
-    steps = steps_of_rows(point, problem_at(point, rows, how).space, rows, how.draws, how.seed)
-    problem = problem_at(point, rows, how)
-    plain = problem.operator(measurement.curvature, measurement.budget.columns, how.seed)
-    operator, g, h = problem.in_steps(plain)
+    problem = problem_at(point, shaped_like, how)
+    operator, g, h = problem.in_steps(
+        problem.operator(measurement.curvature, measurement.budget.columns, how.seed)
+    )
     chosen = session_candidates(problem, measurement)
     found = diagnose_operator(
         operator, g, h, step=how.step or problem.rate, measurement=measurement, candidates=chosen,
         plain=session_step(problem, operator),
     )  # fmt: skip
-    losses = problem.kept.value(), problem.new.value()
-    as_run = row_forecasts(plain, problem.gradient, problem.past_gradient, steps)
     return replace(
-        found, curvature=measurement.curvature, historical_loss=losses[0], incoming_loss=losses[1],
-        rows=as_run, subject=subject, products=found.products + sum(r.products for r in as_run),
+        found, curvature=measurement.curvature, historical_loss=problem.kept.value(),
+        incoming_loss=problem.new.value(), subject=subject,
         verdicts=(*found.verdicts, *_seen_by_memory(problem)),
-        left_out=(*left_out, *(f"{row.label} ({ENDED})" for row in ended)),
     )  # fmt: skip
 
 
 def _seen_by_memory(problem: SessionProblem) -> Iterator[str]:
     if problem.seen:
         yield (
-            f"Rows with a memory: {problem.seen} of the {problem.measured} historical examples are "
-            "among those that the run's own memory was made from, because the earlier tasks have "
-            "too few others. On these an informed row looks better than it is; a smaller "
-            "memory.examples or diagnosis.examples leaves others."
+            f"The run's own memory: {problem.seen} of the {problem.measured} historical examples "
+            "are among those that it was made from, because the earlier tasks have too few others. "
+            "On these its steps look better than they are; a smaller memory.examples or "
+            "diagnosis.examples leaves others."
         )
 
 
 def session_step(problem: SessionProblem, operator: Operator) -> Tensor | None:
     """The row's own plain step; None where all its optimizers are plain descent.
 
-    With the moments that the run has at this point. Of a session with both kinds, the groups of
-    plain descent follow their gradients.
+    Of a session with both kinds, the groups of plain descent follow their gradients.
     """
     optimizers = problem.training.optimizers
     owners = {

@@ -7,19 +7,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from risegrad.lab.commands.foresight_choice import add_choice, chosen, told
+from risegrad.lab.commands.session_choice import add_choice, chosen, telling
 
 if TYPE_CHECKING:
-    from risegrad.lab.commands.foresight_choice import ForesightChoice
+    from risegrad.lab.commands.session_choice import SessionChoice
 
 NAME = "diagnose"
 SUMMARY = "predict what each rule's next steps would do to what a run has learned so far"
 DESCRIPTION = """\
 Takes one run of an experiment (--only; the first otherwise) at a point of its stream: where its
 checkpoint in --out is, or after learning the earlier tasks. Measures the curvature of the earlier
-tasks' losses and predicts what the next session's first steps would do to them: by RISE and its
-controls, by informed steps, by Adam, and by every row of the experiment with its own optimizer.
-Prints a decision and its reasons; writes diagnosis.json and diagnosis.html below --out.
+tasks' losses and predicts what the next session's first step would do to them by each rule: plain,
+RISE and its controls, informed. Prints a decision and its reasons; writes diagnosis.json below
+--out.
 Needs curvlinops and tqdm: pip install "risegrad[curvature,lab]"."""
 EXAMPLES: tuple[str, ...] = (
     "rise diagnose turned-digits --only RISE",
@@ -39,27 +39,24 @@ def plan(args: argparse.Namespace) -> Callable[[], int]:
     return lambda: execute(choice, quiet)
 
 
-def execute(choice: ForesightChoice, quiet: bool) -> int:
+def execute(choice: SessionChoice, quiet: bool) -> int:
     """Reach the point, measure, write, and say so."""
-    from risegrad.common.atomic_files import output_folder, write_json, write_text
-    from risegrad.foresight.diagnosis_page import diagnosis_page
-    from risegrad.foresight.measuring_display import counting, telling
+    from risegrad.common.atomic_files import output_folder, write_json
     from risegrad.foresight.session_diagnosis import diagnose_session
     from risegrad.lab.records.run_environment import provenance
 
     output_folder(choice.out)  # fails now; its folder comes when there is a point
     folder = choice.folder("diagnosis")
     with telling(quiet) as tell:
-        point = choice.reach(folder, told(tell))
-    output_folder(folder)
-    with counting(quiet, "curvature products") as progress:
+        point = choice.reach(folder, tell)
+        output_folder(folder)
         found = diagnose_session(
-            point, choice.rows, choice.diagnosis, choice.subject(point), progress, choice.left_out
-        )
+            point, choice.shaped_like, choice.diagnosis, choice.subject(point),
+            lambda done, most: tell("curvature products", f"{done}/{most}"),
+        )  # fmt: skip
     found = replace(found, environment=provenance())
     write_json(folder / "diagnosis.json", found.to_dict())
-    write_text(folder / "diagnosis.html", diagnosis_page(found))
     if not quiet:
         print(f"{found.subject}\n{choice.choice}\n\n{found}")
-        print(f"\nwrote {folder / 'diagnosis.json'}\nwrote {folder / 'diagnosis.html'}")
+        print(f"\nwrote {folder / 'diagnosis.json'}")
     return 0

@@ -7,18 +7,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from risegrad.lab.commands.foresight_choice import add_choice, chosen, told
+from risegrad.lab.commands.session_choice import add_choice, chosen, telling
 
 if TYPE_CHECKING:
-    from risegrad.lab.commands.foresight_choice import ForesightChoice
+    from risegrad.lab.commands.session_choice import SessionChoice
 
 NAME = "local"
 SUMMARY = "compare predicted and true changes of what a run has learned, step by step"
 DESCRIPTION = """\
 Takes a run at a point of its stream as 'rise diagnose' does, moves the model by one step and by a
 few steps of each rule at several step sizes, measures what happened to the earlier tasks' losses
-and compares it with what each curvature had predicted. Prints a summary and writes local.json and
-local.html below --out. A killed one with the same settings continues from its last checkpoint.
+and compares it with what each curvature had predicted. Prints a summary and writes local.json below
+--out.
 Needs curvlinops and tqdm: pip install "risegrad[curvature,lab]"."""
 EXAMPLES: tuple[str, ...] = (
     "rise local turned-digits --only RISE",
@@ -37,33 +37,29 @@ def plan(args: argparse.Namespace) -> Callable[[], int]:
     return lambda: execute(choice, quiet)
 
 
-def execute(choice: ForesightChoice, quiet: bool) -> int:
+def execute(choice: SessionChoice, quiet: bool) -> int:
     """Reach the point, move, measure, write, and say so."""
-    from risegrad.common.atomic_files import output_folder, write_json, write_text
-    from risegrad.foresight.local_checkpoint import LocalSettings, forget_parts
-    from risegrad.foresight.local_report import local_page, local_summary
-    from risegrad.foresight.local_validation import run_local
-    from risegrad.foresight.measuring_display import telling
+    from risegrad.common.atomic_files import output_folder, write_json
+    from risegrad.foresight.local_validation import LocalSettings, run_local
     from risegrad.foresight.session_diagnosis import problem_at
     from risegrad.lab.records.run_environment import provenance
 
     output_folder(choice.out)  # fails now; its folder comes when there is a point
     folder = choice.folder("local")
     with telling(quiet) as tell:
-        point = choice.reach(folder, told(tell))
+        point = choice.reach(folder, tell)
         output_folder(folder)
         settings = LocalSettings(
             choice.diagnosis, choice.validation, choice.subject(point), choice.cell.id
         )
-        rows = choice.rows
         found = run_local(
-            settings, lambda steps: problem_at(point, rows, choice.diagnosis, steps), tell, folder
+            settings,
+            lambda steps: problem_at(point, choice.shaped_like, choice.diagnosis, steps),
+            tell,
         )
     found = replace(found, environment=provenance())
     write_json(folder / "local.json", found.to_dict())
-    write_text(folder / "local.html", local_page(found))
-    forget_parts(settings, folder)
     if not quiet:
-        print(f"{settings.subject}\n{choice.choice}\n\n{local_summary(found)}")
-        print(f"\nwrote {folder / 'local.json'}\nwrote {folder / 'local.html'}")
+        print(f"{settings.subject}\n{choice.choice}\n\n{found}")
+        print(f"\nwrote {folder / 'local.json'}")
     return 0

@@ -93,7 +93,7 @@ class File(Sections):
     select: str = ""
     """By what one point of each sweep is chosen for the report; without it all are reported."""
     diagnosis: Table = field(default_factory=dict)
-    """For ``rise diagnose``, ``rise local`` and ``rise foresight``; no run depends on it."""
+    """For ``rise diagnose`` and ``rise local``; no run depends on it."""
     validation: Table = field(default_factory=dict)
     """The same."""
     rows: tuple[RowTable, ...]

@@ -99,12 +99,12 @@ def _instance(field: Field[Any]) -> object:
 
 
 def _foresight_tables() -> Iterator[SettingsTable]:
-    from risegrad.curvature.estimates.product_budget import ProductBudget
+    from risegrad.curvature.estimates.terms import ProductBudget
     from risegrad.foresight.foresight_settings import DiagnosisSettings, ValidationSettings
 
     yield SettingsTable("diagnosis", "rise diagnose", DiagnosisSettings)
     yield SettingsTable("diagnosis.budget", "rise diagnose", ProductBudget)
-    yield SettingsTable("validation", "rise local, rise foresight", ValidationSettings)
+    yield SettingsTable("validation", "rise local", ValidationSettings)
 
 
 def in_text(section: str | None, width: int) -> str:

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from risegrad.foresight.block_choice import CalibrationTable
-    from risegrad.foresight.memory_estimate import MemoryEstimate
+    from risegrad.foresight.calibration import CalibrationTable, MemoryEstimate
 
 NAME = "calibrate"
 SUMMARY = "print mean factor per block of a model, and what a memory of it takes; needs no data"
@@ -46,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def plan(args: argparse.Namespace) -> Callable[[], int]:
     """Check the arguments, which is most of the work, and return the job."""
     from risegrad.core.shapers import Rise
-    from risegrad.foresight.block_choice import calibration_table
+    from risegrad.foresight.calibration import calibration_table
     from risegrad.foresight.model_shapes import Lora, memory_estimates
 
     blocks = int(args.blocks) if args.blocks.isdigit() else args.blocks

@@ -1,21 +1,25 @@
-"""Which run of an experiment is looked at, at which point, and which rows are compared there."""
+"""Which run of an experiment ``rise diagnose`` and ``rise local`` look at, and at which point."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from risegrad.common.optional_imports import need
 from risegrad.lab.commands.lab_arguments import add_experiment, overrides
 
 if TYPE_CHECKING:
-    from risegrad.continual.session import Report
     from risegrad.foresight.foresight_settings import DiagnosisSettings, ValidationSettings
     from risegrad.foresight.reached_point import ReachedPoint
-    from risegrad.foresight.row_steps import ExperimentRow
     from risegrad.lab.experiments.run_cells import RunCell
+
+Tell = Callable[[str, str], None]
+"""Called with what is being done, and how far it is."""
 
 
 def add_choice(parser: argparse.ArgumentParser) -> None:
@@ -27,34 +31,18 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
 
 
 @dataclass(frozen=True)
-class ForesightChoice:
-    """One run, the rows that its point serves, and how to measure."""
+class SessionChoice:
+    """One run, and how to measure at its point."""
 
     cell: RunCell
-    cells: tuple[RunCell, ...]
-    """one of each method, with the seed of the run and its host, model and stream"""
+    shaped_like: Any
+    """settings of the run, or of the first row that shapes where the run's own rule does not: their
+    blocks are looked at"""
     diagnosis: DiagnosisSettings
     validation: ValidationSettings
     out: Path
     runs: int = 1
     """how many there were to choose from"""
-    left_out: tuple[str, ...] = ()
-    """methods that could not go on from this run's point, each with the reason"""
-
-    @property
-    def settings(self) -> Any:
-        """Of the run."""
-        from risegrad.continual.runs import read_config
-
-        return read_config(self.cell.settings)
-
-    @property
-    def rows(self) -> list[ExperimentRow]:
-        """The rows, by their labels with their rates."""
-        from risegrad.continual.runs import read_config
-        from risegrad.foresight.row_steps import ExperimentRow
-
-        return [ExperimentRow(with_rate(cell), read_config(cell.settings)) for cell in self.cells]
 
     @property
     def choice(self) -> str:
@@ -71,30 +59,37 @@ class ForesightChoice:
         task = f"-task{self.diagnosis.task}" if self.diagnosis.task else ""
         return self.out / self.cell.experiment / kind / f"{name}{task}"
 
-    def reach(self, folder: Path, report: Report) -> ReachedPoint:
+    def reach(self, folder: Path, tell: Tell) -> ReachedPoint:
         """The point itself; what of the stream must be learned first is."""
+        from risegrad.continual.runs import read_config
         from risegrad.foresight.reached_point import ReachedPoint
         from risegrad.lab.running.run_folder import placed
 
         (here,) = placed([self.cell], self.out)
-        run, task = self.out / here.folder, self.diagnosis.task
-        return ReachedPoint.reach(self.settings, task, run, folder, report)
+        settings, task = read_config(self.cell.settings), self.diagnosis.task
+        known: dict[str, Any] = {}
+
+        def report(news: dict[str, Any]) -> None:
+            known.update(news)
+            place = "/".join(str(known[k]) for k in ("task", "tasks") if k in known)
+            epoch = f", epoch {known['epoch']}/{known['epochs']}" if "epochs" in known else ""
+            tell("learning the earlier tasks", f"task {place}{epoch}")
+
+        return ReachedPoint.reach(settings, task, self.out / here.folder, folder, report)
 
     def subject(self, point: ReachedPoint) -> str:
         """In words."""
         task = point.host.kit.stream[point.task]
-        inside = f"after {point.epoch} epochs of session"
-        place = "before session" if point.within is None else inside
         return (
-            f"{self.cell.experiment}, {with_rate(self.cell)}, seed {self.cell.seed}: {place} "
-            f"{point.task + 1} of {point.tasks} ({task.name})"
+            f"{self.cell.experiment}, {with_rate(self.cell)}, seed {self.cell.seed}: before "
+            f"session {point.task + 1} of {point.tasks} ({task.name})"
         )
 
 
-def chosen(args: argparse.Namespace) -> ForesightChoice:
+def chosen(args: argparse.Namespace) -> SessionChoice:
     """Read the experiment and check everything that can be wrong before any work."""
     from risegrad.continual.runs import read_config
-    from risegrad.curvature.estimates.product_budget import ProductBudget
+    from risegrad.curvature.estimates.terms import ProductBudget
     from risegrad.foresight.foresight_settings import read_sections
     from risegrad.lab.experiments.experiment_file import load_experiment
     from risegrad.lab.experiments.run_cells import choose, expand
@@ -109,33 +104,10 @@ def chosen(args: argparse.Namespace) -> ForesightChoice:
         diagnosis = replace(diagnosis, task=args.task)
     cells = expand(experiment, read_config)
     runs = choose(cells, args.only)
-    alike, left_out = _alike(cells, runs[0])
-    return ForesightChoice(
-        runs[0], alike, diagnosis, validation, args.out, len(runs), left_out
-    )  # fmt: skip
-
-
-def _alike(cells: Sequence[RunCell], cell: RunCell) -> tuple[tuple[RunCell, ...], tuple[str, ...]]:
-    """One run of every method that could go on from this run's point, and who could not and why.
-
-    Of a sweep, the middle; of the run's own method, the run itself.
-    """
-    from risegrad.continual.runs import read_config
-    from risegrad.foresight.reached_point import hindrance
-
-    own = read_config(cell.settings)
-    methods: dict[str, list[RunCell]] = {}
-    reasons: dict[str, str] = {}
-    for other in cells:
-        if other.seed == cell.seed:
-            reason = hindrance(read_config(other.settings), own)
-            if reason:
-                reasons[_method(other)] = reason
-            else:
-                methods.setdefault(_method(other), []).append(other)
-    methods[_method(cell)] = [cell]
-    left_out = tuple(f"{name} ({why})" for name, why in reasons.items() if name not in methods)
-    return tuple(found[len(found) // 2] for found in methods.values()), left_out
+    settings = [read_config(cell.settings) for cell in (runs[0], *cells)]
+    shaping = (one for one in settings if one.rule.name not in ("", "fo", "zo"))
+    shaped_like = next(shaping, settings[0])
+    return SessionChoice(runs[0], shaped_like, diagnosis, validation, args.out, len(runs))
 
 
 def with_rate(cell: RunCell) -> str:
@@ -147,18 +119,18 @@ def with_rate(cell: RunCell) -> str:
     return f"{cell.row.label} (lr={'/'.join(rates)})" if rates else cell.row.label
 
 
-def _method(cell: RunCell) -> str:
-    return cell.row.method or cell.row.label
+@contextmanager
+def telling(quiet: bool) -> Iterator[Tell]:
+    """A line that says what is being done and how far it is; in a log, a line for each stage."""
+    tqdm = need("tqdm", "lab")
+    log = not sys.stderr.isatty()
+    with tqdm.tqdm(disable=quiet or log, file=sys.stderr, bar_format="{elapsed} {desc}") as bar:
+        stages: list[str] = []
 
+        def tell(stage: str, detail: str) -> None:
+            bar.set_description_str(f"{stage} {detail}".strip())
+            if log and not quiet and stage not in stages:
+                print(stage, file=sys.stderr, flush=True)
+            stages.append(stage)
 
-def told(tell: Any) -> Report:
-    """Progress of learning, for a line that is shown."""
-    known: dict[str, Any] = {}
-
-    def report(news: dict[str, Any]) -> None:
-        known.update(news)
-        place = "/".join(str(known[k]) for k in ("task", "tasks") if k in known)
-        epoch = f", epoch {known['epoch']}/{known['epochs']}" if "epochs" in known else ""
-        tell("learning the earlier tasks", f"task {place}{epoch}")
-
-    return report
+        yield tell

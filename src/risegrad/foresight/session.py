@@ -1,31 +1,101 @@
-"""The session that is next as curvature sees it: parameters in blocks, both losses, a memory."""
+"""The session that is next as curvature sees it: parameters in blocks, both losses, a memory.
+
+A host hands over a loss and not what it predicts, but curvature needs both. Every host, also one
+from elsewhere, ends in torch's ``cross_entropy``; what goes in there are its predictions.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.overrides import TorchFunctionMode
 
 from risegrad.common.seeds import generator_for
 from risegrad.continual.additions.run_memory import RunMemory
-from risegrad.continual.session import ParameterGroup, Ref
+from risegrad.continual.session import ParameterGroup, Ref, Session, SessionBatch
 from risegrad.continual.session_training import SessionTraining
 from risegrad.core.draws import mix
 from risegrad.core.parameter_names import plain_name
 from risegrad.core.shapers import Rise
 from risegrad.curvature.memory.memory import Memory
 from risegrad.curvature.memory.remembering import remember
+from risegrad.curvature.operators.batch_forms import IGNORED
 from risegrad.curvature.operators.objective import Objective
 from risegrad.curvature.operators.parameter_space import EXACT, Space, joined, make_space
 from risegrad.curvature.operators.products import Kind, NetworkOperator, Operator, ScaledOperator
 from risegrad.foresight.foresight_settings import DiagnosisSettings
-from risegrad.foresight.reached_point import ReachedPoint, steps_from
-from risegrad.foresight.session_answers import Plain, SessionReader
+from risegrad.foresight.reached_point import ReachedPoint
+
+Plain = dict[str, Tensor]
+"""A batch by the names of its fields, which curvature code knows how to move and to count."""
+
+
+class Caught(TorchFunctionMode):
+    """Scores and targets of every cross-entropy while it is active."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Tensor, Tensor]] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        options = dict(kwargs or {})
+        if func is cross_entropy:
+            scores = args[0] if args else options["input"]
+            target = args[1] if len(args) > 1 else options["target"]
+            self.calls.append((scores, target))
+        return func(*args, **options)
+
+
+def as_plain_batch(batch: SessionBatch) -> Plain:
+    """A batch as a mapping."""
+    return {field.name: getattr(batch, field.name) for field in fields(batch)}  # type: ignore[arg-type]
+
+
+class SessionReader:
+    """Reads a session's batches: predictions over the classes before it, and their labels."""
+
+    def __init__(self, session: Session, masks_classes: bool) -> None:
+        self.session = session
+        # Rows of new classes are random before the session: no part of what was learned.
+        self.known = session.seen_before if masks_classes else 0
+        self._kind: Callable[..., SessionBatch] | None = None
+
+    def batches(self, refs: Sequence[Ref], size: int) -> list[Plain]:
+        """The named training examples, in batches."""
+        found = []
+        for low in range(0, len(refs), size):
+            batch = self.session.items.fetch(refs[low : low + size], self.session.epochs)
+            self._kind = type(batch)
+            found.append(as_plain_batch(batch))
+        return found
+
+    def batch(self, plain: Plain) -> SessionBatch:
+        """The mapping as the session's own kind of batch again."""
+        assert self._kind is not None
+        return self._kind(**plain)
+
+    def answers(self, module: nn.Module, plain: Plain) -> tuple[Tensor, Tensor]:
+        """Scores and labels, one row for each prediction that counts."""
+        with Caught() as caught:
+            self.session.loss(self.batch(plain), True)
+        if not caught.calls:
+            raise ValueError(
+                "the session's loss must be a cross-entropy to be diagnosed, and it calls none"
+            )
+        scores, target = caught.calls[-1]
+        if self.known:
+            scores = scores[..., : self.known]
+        counts = target != IGNORED
+        return scores[counts], target[counts]
 
 
 class IncomingObjective(Objective):
@@ -73,7 +143,7 @@ class SessionProblem:
         """Draw the examples and open the session, ``ahead`` of its own steps into it."""
         training = point.training()
         with point.undisturbed():
-            epoch = _go_ahead(training, point.epoch, ahead)
+            epoch = _go_ahead(training, ahead)
         for parameter in training.session.parameters.values():
             parameter.requires_grad_(True)
         session = training.session
@@ -208,10 +278,12 @@ class SessionProblem:
         return 0 if seen else self.training.session.outside.get(name, 0)
 
 
-def _go_ahead(training: SessionTraining, epoch: int, steps: int) -> int:
+def _go_ahead(training: SessionTraining, steps: int) -> int:
     """Take so many steps, as far as the session has them; the epoch of the one after them."""
-    for now, taken in islice(steps_from(training, epoch), steps):
-        last = now + 1 == training.session.epochs  # at the end, the rates are those it ended with
+    epoch, epochs = 0, training.session.epochs
+    every = ((now, taken) for now in range(epochs) for taken in training.steps(now))
+    for now, taken in islice(every, steps):
+        last = now + 1 == epochs  # at the end, the rates are those it ended with
         epoch = now if last else now + (taken.number == taken.of)
     return epoch
 

@@ -1,1 +1,0 @@
-"""Subcommands of ``rise`` about curvature; nothing heavy is imported at their tops."""
