@@ -1,53 +1,37 @@
-"""Tables of local validations and diagnoses, from the records of their commands."""
+"""Tables of local validations, diagnoses and the study of foresight, from their records."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from risegrad.foresight.followed_run import END
-from risegrad.foresight.forecast_tables import forecast_tables
-from risegrad.foresight.foresight_report import (
-    HORIZON_HEAD,
-    SCORE_HEAD,
-    foresight_parts,
-    horizon_cells,
-    score_cells,
-)
-from risegrad.foresight.foresight_result import ForesightResult
-
-from risegrad.curvature.diagnosis.report import Diagnosis
-from risegrad.pages.page_blocks import ChartFigure, Row
+from risegrad.curvature.diagnosis.report import RULE_HEAD, Diagnosis, rule_cells
 
 RECORDS = Path(__file__).parents[1] / "experiments" / "records"
+END = 0
+"""Stands for the end of the session among the numbers of steps."""
 
 
 def agreement_table(name: str) -> str:
     """How well each curvature foretold the updates, by their number of steps."""
-    record = _record("local", name)
+    head = (
+        "steps", "curvature", "updates", "rank corr.", "damage corr.", "sign", "RISE against FO",
+        "median error",
+    )  # fmt: skip
     rows = [
-        "| steps | curvature | updates | rank corr. | damage corr. | sign | RISE against FO | "
-        "median error |",
-        "|---:|---|---:|---:|---:|---:|---:|---:|",
-    ]
-    for steps, found in record["agreement_by_steps"].items():
-        for row in found:
-            cells = (
-                steps, row["curvature"], row["count"], _number(row["rank_correlation"]),
-                _number(row["damage_correlation"]), _percent(row["sign_agreement"]),
-                _percent(row["better_agreement"]), f"{row['relative_error']:.2g}",
-            )  # fmt: skip
-            rows.append(_line(cells))
-    return "\n".join(rows)
+        (steps, row["curvature"], row["count"], _number(row["rank_correlation"]),
+         _number(row["damage_correlation"]), _percent(row["sign_agreement"]),
+         _percent(row["better_agreement"]), f"{row['relative_error']:.2g}")
+        for steps, found in _record("local", name)["agreement_by_steps"].items() for row in found
+    ]  # fmt: skip
+    return _table(head, rows, "|---:|---|" + "---:|" * 6)
 
 
 def diagnosis_table(name: str) -> str:
     """The decision, and the rules at equal progress."""
     found = Diagnosis.from_dict(_record("diagnosis", name))
-    table = forecast_tables(found)[0]
-    rows = [table.head, *table.cells]
-    align = f"|---|{'---:|' * (len(table.head) - 1)}"
-    return "\n".join([f"> {found.decision}", "", _line(rows[0]), align, *map(_line, rows[1:])])
+    table = _table(RULE_HEAD, map(rule_cells, found.rules), f"|---|{'---:|' * 5}")
+    return f"> {found.decision}\n\n{table}"
 
 
 def foresight_names() -> list[str]:
@@ -55,43 +39,27 @@ def foresight_names() -> list[str]:
     return sorted(path.stem for path in (RECORDS / "foresight").glob("*.json"))
 
 
-def horizon_table(name: str) -> str:
-    """How well predictions from before a session came true, by steps ahead."""
-    return _table(HORIZON_HEAD, map(horizon_cells, _foresight(name).horizons))
-
-
 def foresight_overview() -> str:
     """How many pairs of methods each stream's predictions put in order, by steps ahead."""
-    rows = [
-        "| stream | sessions | in order 1 step ahead | 4 steps ahead | at the session's end |",
-        "|---|---:|---:|---:|---:|",
-    ]
+    head = "stream", "sessions", "in order 1 step ahead", "4 steps ahead", "at the session's end"
+    rows = []
     for name in foresight_names():
-        found = _foresight(name)
-        ordered = {row.steps: _percent(row.ordered) for row in found.horizons}
-        cells = name, len(found.sessions), *(ordered[steps] for steps in (1, 4, END))
-        rows.append(_line(cells))
-    return "\n".join(rows)
+        record = _record("foresight", name)
+        ordered = {row["steps"]: _percent(row["ordered"]) for row in record["horizons"]}
+        rows.append((name, len(record["sessions"]), *(ordered[steps] for steps in (1, 4, END))))
+    return _table(head, rows, "|---|" + "---:|" * 4)
 
 
-def score_table(name: str) -> str:
-    """Block scores against the benefit of shaping single blocks."""
-    return _table(SCORE_HEAD, map(score_cells, _foresight(name).scores))
-
-
-def calibration_figures(name: str) -> list[ChartFigure]:
-    """Predicted against true change of the loss: for each number of steps ahead, the end last."""
-    plots = foresight_parts(_foresight(name))[0].blocks[0]
-    assert isinstance(plots, Row)
-    return [block for block in plots.blocks if isinstance(block, ChartFigure)]
-
-
-def _foresight(name: str) -> ForesightResult:
-    return ForesightResult.from_dict(_record("foresight", name))
-
-
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    return "\n".join([_line(head), f"|{'---:|' * len(head)}", *map(_line, rows)])
+def score_table() -> str:
+    """Block scores after one step, against the benefit of shaping single blocks."""
+    head = "stream", "score", "blocks", "rank corr. with benefit", "beyond a smaller step"
+    rows = [
+        (name, row["score"], row["benefit"]["count"], _ranked(row["benefit"]),
+         _ranked(row["beyond"]))
+        for name in foresight_names()
+        for row in _record("foresight", name)["scores"] if row["steps"] == 1
+    ]  # fmt: skip
+    return _table(head, rows, "|---|---|" + "---:|" * 3)
 
 
 def _record(kind: str, name: str) -> dict[str, Any]:
@@ -99,8 +67,16 @@ def _record(kind: str, name: str) -> dict[str, Any]:
     return found
 
 
-def _line(cells: tuple[object, ...]) -> str:
+def _table(head: Iterable[object], rows: Iterable[Iterable[object]], align: str) -> str:
+    return "\n".join([_line(head), align, *map(_line, rows)])
+
+
+def _line(cells: Iterable[object]) -> str:
     return f"| {' | '.join(map(str, cells))} |"
+
+
+def _ranked(found: Mapping[str, Any]) -> str:
+    return f"{found['value']:.2f} ({found['low']:.2f} to {found['high']:.2f})"
 
 
 def _number(value: float | None) -> str:

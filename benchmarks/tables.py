@@ -16,11 +16,8 @@ from typing import Any
 from benchmarks.benchmark_figure import benchmark_figure
 from benchmarks.foresight_tables import (
     agreement_table,
-    calibration_figures,
     diagnosis_table,
-    foresight_names,
     foresight_overview,
-    horizon_table,
     score_table,
 )
 from benchmarks.keep import row_labels
@@ -167,12 +164,6 @@ def save_figure(name: str) -> Path:
     return save_png(figure, FIGURES / f"{name}-frontier.png")
 
 
-def save_calibrations(name: str) -> list[Path]:
-    """Predicted against true, `NAME-foresight-STEPS.png`: four steps ahead, and 0 for the end."""
-    figures = [one for one in calibration_figures(name) if one.name[-2:] in ("-4", "-0")]
-    return [save_png(figure, FIGURES / f"{name}-{figure.name}.png") for figure in figures]
-
-
 def save_png(figure: ChartFigure, target: Path) -> Path:
     """One figure, on white."""
     with TemporaryDirectory() as folder:
@@ -207,13 +198,12 @@ TABLES: dict[str, Callable[[], str]] = {
     "banking77-rank": rank_text,
     **{f"{name}-all-classes": partial(all_classes_table, name) for name in ALL_CLASSES},
     "foresight-all": foresight_overview,
+    "block-scores": score_table,
     **{name: partial(experiment_table, name) for name in EXPERIMENTS},
     **{f"{name}-equal": partial(equal_learning_table, name) for name in EXPERIMENTS},
     **{f"{name}-choice": partial(choice_text, name) for name in EXPERIMENTS},
     **{f"local-{name}": partial(agreement_table, name) for name in LOCAL},
     **{f"diagnosis-{name}": partial(diagnosis_table, name) for name in LOCAL},
-    **{f"{name}-foresight": partial(horizon_table, name) for name in foresight_names()},
-    **{f"{name}-scores": partial(score_table, name) for name in foresight_names()},
 }
 PLACES = ("README.md", "docs/benchmarks.md", "docs/results.md", "docs/informed.md",
           "docs/foresight.md")  # fmt: skip
@@ -234,9 +224,6 @@ if __name__ == "__main__":
         print(save_png(benchmark_figure(benchmark_suites()), FIGURES / "benchmarks.png").name)
         for experiment in EXPERIMENTS:
             print(save_figure(experiment).relative_to(ROOT))
-        for experiment in foresight_names():
-            for path in save_calibrations(experiment):
-                print(path.relative_to(ROOT))
     for place in PLACES:
         path = ROOT / place
         path.write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")
