@@ -13,14 +13,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from benchmarks.models import t5
 from benchmarks.timing import Ratio, at_most, measured_ratio, seconds
 from risegrad.core.shapers import Rise
+from risegrad.curvature import Measurement
 from risegrad.curvature.diagnosis.diagnose import diagnose_operator
 from risegrad.curvature.diagnosis.rules import Candidates, MemoryFold
-from risegrad.curvature.estimates.terms import ProductBudget
 from risegrad.curvature.memory.remembering import remember
 from risegrad.curvature.operators.objective import Objective
 from risegrad.curvature.operators.parameter_space import Space, make_space, trained_parameters
 from risegrad.curvature.operators.products import Kind, NetworkOperator
-from risegrad.foresight import Measurement
 
 TOKENS, TARGET, BATCH = 16, 4, 8
 PRECISION = 0.1
@@ -95,10 +94,7 @@ def run() -> Iterator[Ratio]:
     for kind in kinds:
         name = f"a {kind} product over bare curvlinops, {size}"
         yield at_most(name, product_ratio(subject, kind), 1.2)
-    cost, extra = diagnosis_cost(subject, "every tensor", size)
-    yield cost
-    yield extra
-    yield diagnosis_cost(lora_t5(Rise(q=4, blocks=64)), "chunks of 64", size)[0]
+    yield from diagnosis_cost(subject, "every tensor", size)
 
 
 def all_rules(subject: Subject) -> Candidates:
@@ -114,10 +110,7 @@ def diagnosis_cost(subject: Subject, what: str, size: str) -> tuple[Ratio, Ratio
     g = new.gradient(subject.space, subject.parameters)
     h = subject.gradient()
     around = [seconds(subject.gradient) for _ in range(5)]
-    operator, how = (
-        subject.operator("ggn", 4),
-        Measurement(budget=ProductBudget(precision=PRECISION)),
-    )
+    operator, how = subject.operator("ggn", 4), Measurement()
     found: list[Any] = []
 
     def diagnosed() -> None:

@@ -6,6 +6,7 @@ Charts of results come from `rise report RECORDS --figures docs/figures`, figure
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -66,10 +67,30 @@ def report_page() -> None:
         browser.close()
 
 
+def foresight_points() -> None:
+    """Predicted and true change of the old loss on three streams: four steps ahead, and the end."""
+    figure, axes = plt.subplots(1, 2, figsize=(8, 3.4), dpi=120)
+    for axis, steps, title in zip(axes, (4, 0), ("4 steps ahead", "session's end"), strict=True):
+        for file in sorted((RECORDS / "foresight").glob("*.json")):
+            sessions = json.loads(file.read_text(encoding="utf-8"))["sessions"]
+            moments = [m for s in sessions for m in s["moments"] if m["steps"] == steps]
+            pairs = [(m["predicted"], m["true"]) for m in moments]
+            axis.plot(*zip(*pairs, strict=True), "o", alpha=0.5, markersize=3, label=file.stem)
+        axis.set(title=title, xlabel="predicted change")
+        axis.set_xscale("symlog", linthresh=1e-3)
+        axis.set_yscale("symlog", linthresh=1e-3)
+        axis.plot((-10, 0, 1e4), (-10, 0, 1e4), "--", color="grey", linewidth=0.8)
+    axes[0].set_ylabel("true change")
+    axes[0].legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(FIGURES / "foresight-points.png")
+
+
 MAKERS: tuple[Callable[[], None], ...] = (
     lambda: charts("digits", "matrices-accuracy", "stream-accuracy"),
     stream_images,
     report_page,
+    foresight_points,
 )
 
 if __name__ == "__main__":

@@ -276,7 +276,6 @@ CORE_ONLY = {
     "calibrate": [(["calibrate", "--model", "vit_tiny_patch16_224"], 2, 'pip install "risegrad[')],
     "diagnose": [(["diagnose", "digits"], 1, 'pip install "risegrad[')],
     "local": [(["local", "digits"], 1, 'pip install "risegrad[')],
-    "foresight": [(["foresight", "digits"], 1, 'pip install "risegrad[')],
     "sandbox": [(["sandbox"], 1, 'tqdm is needed: pip install "risegrad[lab]"')],
 }
 
