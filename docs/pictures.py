@@ -79,6 +79,7 @@ def foresight_points() -> None:
         axis.set(title=title, xlabel="predicted change")
         axis.set_xscale("symlog", linthresh=1e-3)
         axis.set_yscale("symlog", linthresh=1e-3)
+        axis.set_xticks((-10, -0.1, 0, 0.1, 10, 1e3))
         axis.plot((-10, 0, 1e4), (-10, 0, 1e4), "--", color="grey", linewidth=0.8)
     axes[0].set_ylabel("true change")
     axes[0].legend(fontsize=7)
