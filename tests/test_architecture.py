@@ -210,7 +210,7 @@ def test_importing_the_package_is_quick():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.parametrize("package", ["curvature", "curvature.memory", "foresight"])
+@pytest.mark.parametrize("package", ["curvature", "curvature.memory"])
 def test_names_that_are_looked_up_when_used_are_there(package):
     room = import_module(f"risegrad.{package}")
     assert set(room.__all__) == set(room._HOMES)

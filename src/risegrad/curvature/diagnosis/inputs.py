@@ -18,10 +18,10 @@ from risegrad.core.torch_optimizers import is_adaptive, unwrapped
 from risegrad.curvature.estimates.terms import ProductBudget
 from risegrad.curvature.memory.memory import check_memory
 from risegrad.curvature.memory.memory_side import check_damping
-from risegrad.curvature.targets import Predict
 from risegrad.curvature.operators.objective import Loss, check_loss
 from risegrad.curvature.operators.parameter_space import Space
 from risegrad.curvature.operators.products import KINDS, Kind
+from risegrad.curvature.targets import Predict
 
 OptimizerLike = str | Optimizer
 PLAIN_DESCENT, ADAPTIVE = "sgd", "adam"
