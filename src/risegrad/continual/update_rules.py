@@ -48,7 +48,7 @@ USES: dict[str, tuple[str, ...]] = {
     "scaled-fo": _SHAPED,
     "isotropic-noise": (*_SHAPED, "mean"),
     "covariance-noise": (*_SHAPED, "mean"),
-    "informed": ("damping", "exempt", "only"),
+    "informed": ("damping", "match", "exempt", "only"),
     "informed-rise": ("damping", "q", "exempt", "only"),
 }
 """Which settings each rule looks at."""
@@ -83,6 +83,9 @@ class Rule(Checked):
     """How ``zo`` estimates: from both sides, from one, or by the sign of the difference only."""
     damping: Positive = 0.3
     """Of the informed rules: 0.01 protects hard, 1 softly, far above that is plain training."""
+    match: Literal["norm", "progress"] = "norm"
+    """Of ``informed``: whether a step is as long as the plain one, layer by layer (what records
+    without this setting mean), or gains as much as that."""
     norm_matched: bool = False
     """Whether ``zo`` is scaled to the norm of the gradient."""
     exempt: tuple[str, ...] = ()

@@ -26,8 +26,10 @@ from risegrad.core.mean_advice import little_is_left
 from risegrad.core.parameter_names import Named, distinct_seed, held_by_name, names_by_tensor
 from risegrad.core.shaped_step import shape_tensors, shape_whole
 from risegrad.core.shapers import Shaper
+from risegrad.core.shards import local
 from risegrad.core.torch_optimizers import (
     check_can_be_shaped,
+    decay_kept,
     has_gradients,
     only_creates_state,
     scaler_skips,
@@ -51,7 +53,8 @@ def attach(
     ``params`` names the parameters, usually ``model.named_parameters()``; those that the optimizer
     does not hold are ignored. With ``on="gradient"``, the paper's rule, each step first replaces
     the gradients in place, after whatever clipping the loop did. With ``on="update"`` the optimizer
-    steps as it would and its displacement is shaped, weight decay's part included.
+    steps as it would and its displacement is shaped, weight decay's part included (decoupled decay
+    is left alone by ``Informed`` at matched progress).
 
     It warns where the shaper cannot do there what it is for and, unless ``advise=False``, where so
     little of the mean is left that most parameters would hardly learn.
@@ -97,7 +100,7 @@ class Attachment:
         self._work: Work | None = None
         self._awaited = False
         self._left_out: dict[str, int] = {}
-        self._loaded: int | None = None
+        self._loaded: saved_state.Saved | None = None
         self._counts = True
         held_by_name(optimizer, names)  # only groups added later may bring names of their own
         _lay_out_together([*_attached(optimizer), self])
@@ -152,12 +155,21 @@ class Attachment:
     def state_dict(self) -> dict[str, object]:
         """What is also saved in the optimizer's own ``state_dict()``."""
         self._follow_optimizer()
-        return {"version": saved_state.VERSION, "step": self.steps, "settings": self.settings()}
+        version, carried = saved_state.VERSION, self._carried()
+        state = {"version": version, "step": self.steps, "settings": self.settings()}
+        return state | {"carried": carried} if carried else state
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on from a state of the same settings; another one is an error and changes nothing."""
         self._follow_optimizer()
-        self.steps = saved_state.checked_step(state, self.settings())
+        self._go_on(saved_state.checked(state, self.settings()))
+
+    @property
+    def factor(self) -> float:
+        """By how much the last step was lengthened to gain as much as a plain one; 1 if nothing is
+        matched so. It is a number of the device: reading it waits for the step."""
+        tie = self._coverage.tie
+        return 1.0 if tie is None else tie.factor
 
     def advice(self) -> str | None:
         """What to change if most parameters would hardly learn, with numbers; None if all is well.
@@ -229,27 +241,49 @@ class Attachment:
             return
         before, self._before = self._before, None
         known = self._awaited and has_gradients(optimizer)
-        both = [
-            (tensor, None if known and tensor.grad is None else old)
+        olds = [
+            None if known and tensor.grad is None else old
             for tensor, old in zip(self._tensors, before, strict=True)
         ]
-        moved = [(tensor.detach(), old) for tensor, old in both if old is not None]
+        moved = [
+            None if old is None else tensor.detach()
+            for tensor, old in zip(self._tensors, olds, strict=True)
+        ]
+        tie = self._coverage.tie
+        if tie is not None and tie.leaves_decay:
+            self._decay(olds)
+        here, starts = ([local(t) for t in some if t is not None] for some in (moved, olds))
         # The parameters themselves hold the displacement for a moment: no third copy of them.
-        for tensor, old in moved:
-            tensor.sub_(old)
+        if here:
+            torch._foreach_sub_(here, starts)
         try:
-            self._shape([None if old is None else tensor.detach() for tensor, old in both])
+            self._shape(moved, [tensor.grad for tensor in self._tensors])
         finally:
-            for tensor, old in moved:
-                tensor.add_(old)
+            if here:
+                torch._foreach_add_(here, starts)
 
-    def _shape(self, tensors: list[Tensor | None]) -> None:
+    def _decay(self, olds: list[Tensor | None]) -> None:
+        """Let decoupled weight decay be done already, so that it is no part of displacements."""
+        groups = self._optimizer.param_groups
+        by_group: dict[int, list[Tensor]] = {}
+        for tensor, old, number in zip(self._tensors, olds, self._coverage.groups, strict=True):
+            if old is not None and tensor.grad is not None:
+                by_group.setdefault(number, []).append(local(old))
+        for number, own in by_group.items():
+            kept = decay_kept(self._optimizer, groups[number])
+            if isinstance(kept, float) or kept is not None:
+                torch._foreach_mul_(own, kept)
+
+    def _shape(
+        self, tensors: list[Tensor | None], gradients: list[Tensor | None] | None = None
+    ) -> None:
         with exact_products(*self._tensors[:1]):
             arguments = (self._seeded, self.layout, tensors, self.steps, self._left_out)
             if self._work is None:
                 shape_tensors(*arguments)
             else:
-                shape_whole(self._work, *arguments)
+                uphill = any(group.get("maximize") for group in self._optimizer.param_groups)
+                shape_whole(self._work, *arguments, gradients, not uphill)
         self._work = None
         self.steps += self._counts
 
@@ -268,8 +302,18 @@ class Attachment:
 
     def _loaded_well(self, optimizer: Optimizer) -> None:
         if self._loaded is not None:
-            self.steps, self._loaded = self._loaded, None
+            self._go_on(self._loaded)
+            self._loaded = None
         saved_state.mark(optimizer.param_groups)
+
+    def _carried(self) -> dict[str, float]:
+        tie = self._coverage.tie
+        return {} if tie is None else tie.carried()
+
+    def _go_on(self, saved: saved_state.Saved) -> None:
+        self.steps = saved.step
+        if self._coverage.tie is not None:
+            self._coverage.tie.carry(saved.carried)
 
     # --- keeping up with the optimizer ---
 
@@ -288,9 +332,9 @@ class Attachment:
 
     def _adopt(self) -> None:
         """Go on from a state that was loaded before attaching (Trainer and Lightning do so)."""
-        groups, step = saved_state.take(self._optimizer.param_groups, self.settings())
-        if step is not None:
-            self.steps = step
+        groups, saved = saved_state.take(self._optimizer.param_groups, self.settings())
+        if saved is not None:
+            self._go_on(saved)
             for group, cleaned in zip(self._optimizer.param_groups, groups, strict=True):
                 if group is not cleaned:
                     group.pop(saved_state.KEY)
@@ -314,6 +358,8 @@ class Attachment:
         ]
 
     def _settle(self, coverage: Coverage) -> None:
+        if self._handles and coverage.tie is not None:
+            coverage.tie.carry(self._carried())
         self._coverage = coverage
         first = coverage.layout.names[0]
         seed = distinct_seed(self.shaper.seed, first, self.shaper.stream)

@@ -100,6 +100,8 @@ class Coverage:
     layout: Layout
     tensors: list[Tensor]
     """One for each name of the layout."""
+    groups: list[int]
+    """The number of the parameter group that each is in."""
     present: list[list[int]]
     """What the optimizer held when this was made."""
     tie: Tie | None = None
@@ -126,7 +128,9 @@ def cover(optimizer: Optimizer, shaper: Shaper, names: Mapping[Tensor, str]) -> 
     blocks = resolve_blocks(shaper.blocks, {name: group for name, (_, group) in held.items()})
     sizes = {name: tensor.numel() for name, (tensor, _) in held.items()}
     layout = make_layout(blocks, q_of_blocks(shaper, blocks, sizes), sizes)
-    return Coverage(layout, [held[name][0] for name in layout.names], _present(optimizer), tie)
+    tensors = [held[name][0] for name in layout.names]
+    groups = [held[name][1] for name in layout.names]
+    return Coverage(layout, tensors, groups, _present(optimizer), tie)
 
 
 def check_disjoint(coverages: Iterable[Coverage]) -> None:

@@ -27,12 +27,27 @@ def norm(x: Tensor) -> Tensor:
     return _norm(parts.double()).to(x.dtype)
 
 
+def dots(x: Tensor, y: Tensor) -> Tensor:
+    """``x . y`` over the last dimension of two tensors of one shape and dtype."""
+    if not _long(x):
+        return _dots(x, y)
+    whole = x.shape[-1] // _TILE * _TILE
+    tiles = (t[..., :whole].reshape(*t.shape[:-1], -1, _TILE) for t in (x, y))
+    parts = torch.cat([_dots(*tiles), _dots(x[..., whole:], y[..., whole:])[..., None]], -1)
+    return parts.double().sum(-1).to(x.dtype)
+
+
 def dot(x: Tensor, y: Tensor) -> Tensor:
     """``x . y`` of two vectors of one dtype."""
     if not _long(x):
         return torch.dot(x, y)
     pairs = zip(torch.split(x, LONG), torch.split(y, LONG), strict=True)
     return torch.stack([torch.dot(a, b) for a, b in pairs]).double().sum().to(x.dtype)
+
+
+def _dots(x: Tensor, y: Tensor) -> Tensor:
+    found: Tensor = torch.linalg.vecdot(x, y)
+    return found
 
 
 def _norm(x: Tensor) -> Tensor:

@@ -9,19 +9,29 @@ by its settings: attachments are disjoint, so no two have the same.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 from risegrad.core.block_layout import Layout
 
 KEY = "risegrad"
 VERSION = 1
+OLDER = {"stream": 0, "match": "norm"}
+"""Settings that some saved states are older than, and what they were in effect."""
 MARK = "attached"
 """Stands under KEY in the live groups: torch's flattened distributed checkpoints
 (``flatten_optimizer_state_dict``) load only what they find there."""
 
 Groups = list[dict[str, Any]]
+
+
+class Saved(NamedTuple):
+    """How far an attachment was: its step, and what that one left to the next."""
+
+    step: int
+    carried: Mapping[str, float]
 
 
 def describe_layout(layout: Layout) -> dict[str, object]:
@@ -66,17 +76,17 @@ def groups_of(state_dict: object) -> Groups:
     return groups
 
 
-def take(groups: Groups, settings: Mapping[str, object]) -> tuple[Groups, int | None]:
-    """Groups without the entry made with these settings, and its step (None: no entry at all)."""
+def take(groups: Groups, settings: Mapping[str, object]) -> tuple[Groups, Saved | None]:
+    """Groups without the entry made with these settings, and what it says (None: no entry)."""
     for number, group in enumerate(groups):
         if _has_entries(group):
             entries = group[KEY]
-            key, step = _own_entry(entries, settings)
+            key, found = _own_entry(entries, settings)
             rest = {other: entry for other, entry in entries.items() if other != key}
             cleaned = {name: value for name, value in group.items() if name != KEY}
             if rest:
                 cleaned[KEY] = rest
-            return [*groups[:number], cleaned, *groups[number + 1 :]], step
+            return [*groups[:number], cleaned, *groups[number + 1 :]], found
     return groups, None
 
 
@@ -88,30 +98,30 @@ def saved_settings(groups: Groups) -> list[Mapping[str, object]]:
     return [found for found in settings if isinstance(found, Mapping)]
 
 
-def checked_step(entry: object, settings: Mapping[str, object]) -> int:
-    """The step of a saved entry, if it is whole and was made with the same settings."""
-    step, different = _read(entry, settings)
+def checked(entry: object, settings: Mapping[str, object]) -> Saved:
+    """What a saved entry says, if it is whole and was made with the same settings."""
+    found, different = _read(entry, settings)
     if different:
         raise _other_settings(different)
-    return step
+    return found
 
 
 def _has_entries(group: Mapping[str, object]) -> bool:
     return group.get(KEY, MARK) != MARK
 
 
-def _own_entry(entries: object, settings: Mapping[str, object]) -> tuple[str, int]:
+def _own_entry(entries: object, settings: Mapping[str, object]) -> tuple[str, Saved]:
     if not isinstance(entries, Mapping) or not entries:
         raise ValueError(f"damaged risegrad state: expected a mapping of entries, got {entries!r}")
     read = {key: _read(entry, settings) for key, entry in entries.items()}
-    key, (step, different) = min(read.items(), key=lambda item: len(item[1][1]))
+    key, (found, different) = min(read.items(), key=lambda item: len(item[1][1]))
     if different:
         raise _other_settings(different)
-    return key, step
+    return key, found
 
 
-def _read(entry: object, settings: Mapping[str, object]) -> tuple[int, list[str]]:
-    """The step of an entry and in what it differs from these settings."""
+def _read(entry: object, settings: Mapping[str, object]) -> tuple[Saved, list[str]]:
+    """What an entry says and in what it differs from these settings."""
     if not isinstance(entry, Mapping) or not {"version", "step", "settings"} <= set(entry):
         raise ValueError(
             f"damaged risegrad state: expected version, step and settings, got {entry!r}"
@@ -125,13 +135,23 @@ def _read(entry: object, settings: Mapping[str, object]) -> tuple[int, list[str]
         raise ValueError(f"damaged risegrad state: step must be below 2**63, got {step}")
     if isinstance(step, bool) or not isinstance(step, int) or step < 0:
         raise ValueError(f"damaged risegrad state: step must be an integer >= 0, got {step!r}")
-    return step, _differences(entry["settings"], settings)
+    saved = Saved(step, _carried(entry.get("carried", {})))
+    return saved, _differences(entry["settings"], settings)
+
+
+def _carried(numbers: object) -> Mapping[str, float]:
+    values = numbers.values() if isinstance(numbers, Mapping) else [None]
+    if not all(isinstance(x, float) and math.isfinite(x) for x in values):
+        raise ValueError(
+            f"damaged risegrad state: carried must be finite numbers by name, got {numbers!r}"
+        )
+    return dict(numbers)  # type: ignore[call-overload, no-any-return]  # a mapping, as checked
 
 
 def _differences(saved: object, current: Mapping[str, object]) -> list[str]:
     if not isinstance(saved, Mapping):
         raise ValueError(f"damaged risegrad state: settings must be a mapping, got {saved!r}")
-    saved = {"stream": 0} | dict(saved)  # states are older than streams
+    saved = {name: was for name, was in OLDER.items() if name in current} | dict(saved)
     return [
         f"{name}: saved {saved.get(name)!r}, here {current.get(name)!r}"
         for name in dict.fromkeys([*saved, *current])

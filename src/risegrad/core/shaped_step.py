@@ -138,15 +138,23 @@ def shape_whole(
     tensors: Sequence[Tensor | None],
     step: int,
     left_out: Mapping[str, int],
+    gradients: Sequence[Tensor | None] | None = None,
+    downhill: bool = True,
 ) -> None:
-    """The same for a shaper that is tied: ``work`` gets the tensors, and the draw to call."""
+    """The same for a shaper that is tied: ``work`` gets the tensors, and the draw to call.
+
+    ``gradients`` are what the optimizer saw, where ``tensors`` are its displacements.
+    """
     check_dense(layout, tensors)
 
     def draw(found: Mapping[str, Tensor]) -> None:
         shape_tensors(shaper, layout, [found.get(n) for n in layout.names], step, left_out)
 
-    named = zip(layout.names, tensors, strict=True)
-    work(WholeStep({n: t for n, t in named if t is not None}, left_out, draw))
+    def named(found: Sequence[Tensor | None]) -> dict[str, Tensor]:
+        return {n: t for n, t in zip(layout.names, found, strict=True) if t is not None}
+
+    seen = None if gradients is None else named(gradients)
+    work(WholeStep(named(tensors), left_out, draw, seen, downhill))
 
 
 def check_dense(layout: Layout, tensors: Sequence[Tensor | None]) -> None:
@@ -195,7 +203,7 @@ def _scalars(d: Tensor, q: Tensor, draws: Draws, device: torch.device) -> BlockD
     # float64 costs nothing at one number per block; Apple's GPUs have none.
     dtype = torch.float32 if device.type == "mps" else torch.float64
     drawn = (d, q, draws.chi_squares(q.numpy()), draws.scalar_normals(len(d)))
-    d, q, chi2, normal = (vector.to(device, dtype) for vector in drawn)
+    d, q, chi2, normal = (vector.to(device, dtype, non_blocking=True) for vector in drawn)
     # Blocks of which nothing takes part are not used; they must not divide by zero.
     d = d.clamp(min=1)
     return BlockDraws(

@@ -57,6 +57,14 @@ class LocalPart:
         """The position in the whole after the last local element."""
         return self.start + self.tensor.numel()
 
+    def of(self, whole: Tensor) -> Tensor:
+        """The same part of another tensor of the whole's shape."""
+        if self.window is not None:
+            return whole[self.window]
+        if self.reduction is None:
+            return whole
+        return whole.reshape(-1)[self.start : self.stop].view(self.tensor.shape)
+
     def after(self, rows: int) -> LocalPart:
         """The same without the first rows of the whole."""
         if not rows:  # also where there are none: a single number
@@ -105,9 +113,14 @@ def check_whole(name: str, parameter: Tensor) -> None:
 
 def local_part(name: str, tensor: Tensor) -> LocalPart:
     """The local part of a gradient or displacement; writing to its ``flat`` changes the tensor."""
-    if _is_dtensor(tensor):
+    if is_dtensor(tensor):
         return _dtensor_part(name, tensor)
     return LocalPart(tensor, 0, tensor.shape)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The elements that are here, to be changed in place."""
+    return tensor.to_local() if is_dtensor(tensor) else tensor
 
 
 def reduced(partial: Tensor, reduction: Reduction) -> Tensor:
@@ -135,7 +148,8 @@ def all_zero(tensors: Sequence[Tensor]) -> bool:
     )
 
 
-def _is_dtensor(tensor: Tensor) -> TypeGuard[DTensor]:
+def is_dtensor(tensor: Tensor) -> TypeGuard[DTensor]:
+    """Whether it is a tensor of FSDP2 or tensor parallelism."""
     # A DTensor can only exist if its module was imported; importing it here would slow everybody.
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)

@@ -59,9 +59,12 @@ def add_measured(
     vectors = [(piece.block - first, *found) for piece, found in both if piece.g.dim() == 1]
     if vectors:
         blocks, norms, dots = zip(*vectors, strict=True)
-        columns = torch.tensor(blocks, device=sums.device)
         values = torch.stack([_gathered(norms, sums).square(), _gathered(dots, sums)])
-        sums.index_add_(1, columns, values)
+        columns = _columns(blocks, sums.device)
+        if isinstance(columns, slice):
+            sums[:, columns] += values
+        else:
+            sums.index_add_(1, columns, values)
     for piece, (lengths, products) in both:
         if piece.g.dim() == 2:
             rows = slice(piece.block - first, piece.block - first + piece.rows)
@@ -73,7 +76,7 @@ def combine(pieces: Sequence[Piece], first: int, on_gradient: Tensor, on_noise: 
     """``g <- c1 g + c2 n`` in place, with the coefficients of each piece's block."""
     vectors = [piece for piece in pieces if piece.g.dim() == 1]
     for (dtype, device), group in _by_kind(vectors).items():
-        columns = torch.tensor([piece.block - first for piece in group], device=on_gradient.device)
+        columns = _columns([piece.block - first for piece in group], on_gradient.device)
         wide = drawing_dtype(dtype)
         c1 = on_gradient[columns].to(device, wide).unbind()
         c2 = on_noise[columns].to(device, wide).unbind()
@@ -86,6 +89,13 @@ def combine(pieces: Sequence[Piece], first: int, on_gradient: Tensor, on_noise: 
         if piece.g.dim() == 2:
             rows = slice(piece.block - first, piece.block - first + piece.rows)
             _combine_rows(piece, on_gradient[rows, None], on_noise[rows, None])
+
+
+def _columns(blocks: Sequence[int], device: torch.device) -> slice | Tensor:
+    """Where the blocks stand. Most often one follows the other: then the device needs no list."""
+    if list(blocks) == [*range(blocks[0], blocks[0] + len(blocks))]:
+        return slice(blocks[0], blocks[0] + len(blocks))
+    return torch.tensor(blocks, device=device)
 
 
 def _combine_together(pieces: Sequence[Piece], c1: Tensors, c2: Tensors) -> None:

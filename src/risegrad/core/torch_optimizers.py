@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -71,3 +72,21 @@ def scaler_skips(optimizer: Optimizer) -> bool:
     step then runs and changes nothing."""
     found_inf = getattr(optimizer, "found_inf", None)
     return found_inf is not None and bool(found_inf)
+
+
+DECOUPLED_NAMES = ("adamw", "lion", "muon", "adafactor")
+
+
+def decay_kept(optimizer: Optimizer, group: Mapping[str, Any]) -> float | Tensor | None:
+    """What decoupled weight decay leaves of a group's parameters in a step: ``1 - lr * decay``.
+
+    None if there is no decay or it is part of the gradient. Torch's groups say whether it is
+    decoupled, of other optimizers the names of their classes.
+    """
+    names = " ".join(kind.__name__ for kind in type(optimizer).__mro__).lower()
+    named = any(part in names for part in DECOUPLED_NAMES)
+    rate, decay = group.get("lr"), group.get("weight_decay")
+    if not group.get("decoupled_weight_decay", named) or rate is None or not decay:
+        return None
+    kept: float | Tensor = 1 - rate * decay
+    return kept

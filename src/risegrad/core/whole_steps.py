@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from risegrad.core.shards import local_part
+from risegrad.core.shards import is_dtensor, local_part
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,10 @@ class WholeStep:
     """How many of a parameter's first rows must stay as they are."""
     draw: Callable[[Mapping[str, Tensor]], None]
     """Shapes tensors of these names block by block, in place; call it once at most."""
+    gradients: Mapping[str, Tensor] | None = None
+    """What the optimizer saw, where ``tensors`` are displacements; None: they are the gradients."""
+    downhill: bool = True
+    """Whether a displacement is meant to go against its gradient (``maximize`` goes along it)."""
 
 
 Work = Callable[[WholeStep], None]
@@ -37,6 +41,8 @@ class Tie(ABC):
 
     leaves: Sequence[str] = ()
     """Parameters that it leaves as plain training leaves them."""
+    leaves_decay: bool = False
+    """Whether decoupled weight decay stays what it is: displacements come without it."""
 
     @abstractmethod
     def ready(self) -> Work:
@@ -48,6 +54,18 @@ class Tie(ABC):
     def notes(self) -> list[str]:
         """Lines for ``print(handle)``."""
         return []
+
+    @property
+    def factor(self) -> float:
+        """By how much the last step was lengthened beside what plain training would have made."""
+        return 1.0
+
+    def carried(self) -> dict[str, float]:
+        """What one step leaves to the next, beside their number; it is saved with the optimizer."""
+        return {}
+
+    def carry(self, numbers: Mapping[str, float]) -> None:  # noqa: B027  # most carry nothing
+        """Go on from such numbers; those that are missing are as at the start."""
 
 
 @contextmanager
@@ -62,18 +80,13 @@ def exact_products(*tensors: Tensor) -> Iterator[None]:
 
 def gathered(tensor: Tensor) -> Tensor:
     """The whole of a tensor, which may be sharded: then all processes must ask, in one order."""
-    full = getattr(tensor, "full_tensor", None)
-    whole: Tensor = tensor if full is None else full()
+    if not is_dtensor(tensor):
+        return tensor
+    whole: Tensor = tensor.full_tensor()
     return whole
 
 
 def put(name: str, tensor: Tensor, whole: Tensor) -> None:
     """Write a whole tensor where the tensor, or this process's part of it, lies."""
     part = local_part(name, tensor)
-    if part.window is not None:
-        here = whole[part.window]
-    elif part.reduction is not None:
-        here = whole.reshape(-1)[part.start : part.stop].view(part.tensor.shape)
-    else:
-        here = whole
-    part.tensor.copy_(here)
+    part.tensor.copy_(part.of(whole))

@@ -219,8 +219,15 @@ def shaped(
             left.append(glob.escape(names.get(full, full)))
     if not any(role_of(name).layer in memory for name in own):
         return None
-    q = group.rule.q if group.rule.name == "informed-rise" else None
-    shaper = Informed(memory, group.rule.damping, q=q, exempt=tuple(left), seed=seed)
+    rule = group.rule
+    shaper = Informed(
+        memory,
+        rule.damping,
+        match=rule.match,
+        q=rule.q if rule.name == "informed-rise" else None,
+        exempt=tuple(left),
+        seed=seed,
+    )
     return attach(optimizer, shaper, params=list(own.items()), on=right_place(optimizer))
 
 

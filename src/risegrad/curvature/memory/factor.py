@@ -76,7 +76,7 @@ class Factor(Side):
         if self.mean == 0:
             return x * float(rho**power)
         if self.matrix is not None:
-            return (self._whole_filter(rho, power) @ wide).to(x)
+            return (self.whole_filter(rho, power) @ wide).to(x)
         off, gains = self._low_filter(rho, power)
         vectors = self.eigen.vectors
         return torch.addmm(wide, vectors, gains[:, None] * (vectors.T @ wide), beta=off).to(x)
@@ -87,12 +87,12 @@ class Factor(Side):
         if self.mean == 0:
             return x * float(rho**power)
         if self.matrix is not None:
-            return (wide @ self._whole_filter(rho, power)).to(x)
+            return (wide @ self.whole_filter(rho, power)).to(x)
         off, gains = self._low_filter(rho, power)
         vectors = self.eigen.vectors
         return torch.addmm(wide, (wide @ vectors) * gains, vectors.T, beta=off).to(x)
 
-    def _whole_filter(self, rho: float, power: float) -> Tensor:
+    def whole_filter(self, rho: float, power: float) -> Tensor:
         """The filter of a full factor; the last is kept, since every step asks for it."""
         if self._filter is None or self._filter[0] != (rho, power):
             vectors, values, _ = self.eigen

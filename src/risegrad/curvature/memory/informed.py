@@ -1,34 +1,37 @@
 """Steps that know what must be kept: each layer's step, filtered by its memory.
 
-``U -> (D/t_D + rho)^-1 U (S/t_S + rho)^-1``, then scaled to the norm it had. With ``P`` for that
-filter and ``q`` directions it is randomized in the metric, ``x = kappa^(-1/2) P^(1/2) Z P^(1/2) g``
-scaled so that the mean of ``|x|^2`` is ``|g|^2``: RISE for ``P = I``, the filtered step as q grows.
+``U -> (D/t_D + rho)^-1 U (S/t_S + rho)^-1``, scaled to the norm it had, layer by layer; then all
+layers are lengthened by one factor, to the progress that the plain step would have made. With ``P``
+for that filter and ``q`` directions it is randomized in the metric, ``x = kappa^(-1/2) P^(1/2) Z
+P^(1/2) g`` scaled so that the mean of ``|x|^2`` is ``|g|^2``: RISE for ``P = I``, the filtered step
+at its own norm as q grows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, final
+from functools import cached_property
+from typing import Any, ClassVar, Literal, final
 
-import torch
 from torch import Tensor
-from torch.linalg import vector_norm
 from torch.optim import LBFGS, Optimizer
 
-from risegrad.common.checks import check_positive_int
+from risegrad.common.checks import check_choice, check_positive_int
 from risegrad.core.attachment import On
 from risegrad.core.blocks import BlockChoice, listing
 from risegrad.core.rise_rule import one_draw_coefficients
 from risegrad.core.shapers import BlockDraws, QChoice, Shaper
 from risegrad.core.torch_optimizers import is_adaptive
-from risegrad.core.whole_steps import Tie, WholeStep, Work, gathered, put
+from risegrad.core.whole_steps import Tie, WholeStep, Work
+from risegrad.curvature.memory.drawn_steps import DrawnStep
+from risegrad.curvature.memory.layer_stacks import Products, Stack, stacks_of
 from risegrad.curvature.memory.memory import DAMPING, Memory
 from risegrad.curvature.memory.memory_side import check_damping
-from risegrad.curvature.memory.parameter_sides import Bound, ParameterSides
+from risegrad.curvature.memory.parameter_sides import Bound
+from risegrad.curvature.memory.progress import Progress
 
-HALF = (torch.float16, torch.bfloat16)
-Sides = Mapping[str, ParameterSides]
+Match = Literal["progress", "norm"]
 
 
 @final
@@ -36,8 +39,9 @@ Sides = Mapping[str, ParameterSides]
 class Informed(Shaper):
     """Shapes by what ``memory`` says must be kept; what it does not cover is trained plainly.
 
-    ``damping`` is the one knob: 0.01 protects hard, 1 softly, far above that is plain training.
-    ``q`` adds RISE's randomness in the memory's metric, with one draw per tensor.
+    Steps make the progress of plain ones, so the learning rate of plain training is right for them
+    too. ``damping`` says how hard they protect: 0.01 hard, 1 softly, far above that is plain
+    training. ``q`` adds RISE's randomness in the memory's metric, with one draw per tensor.
     """
 
     q: QChoice | None = field(default=None, kw_only=True)
@@ -48,6 +52,11 @@ class Informed(Shaper):
     exempt: Sequence[str] = field(default=(), kw_only=True)
     memory: Memory
     damping: float = DAMPING
+    match: Match = field(default="progress", kw_only=True)
+    """``progress``: the step is as long as it must be to gain what the plain one gains, to first
+    order, and decoupled weight decay stays what it is. ``norm``: it is as long as the plain one,
+    layer by layer, weight decay included; so is, in the mean, every step with ``q``, because a
+    longer one would have more noise."""
     strict: bool = field(default=False, kw_only=True)
     """Refuse parameters that the memory does not cover, instead of leaving them alone."""
 
@@ -58,6 +67,7 @@ class Informed(Shaper):
         if not isinstance(self.memory, Memory):
             raise TypeError(f"memory must be a risegrad.Memory, got {type(self.memory).__name__}")
         check_damping(self.damping)
+        check_choice("match", self.match, ("progress", "norm"))
         if self.q is not None:
             check_positive_int("q", self.q)
         if self.blocks != "tensor":
@@ -92,11 +102,28 @@ class InformedTie(Tie):
         self.shaper, self.bound = shaper, bound
         self.leaves = tuple(bound.uncovered)
         self._made_of = (shaper, params, held)
+        matched = shaper.match == "progress" and shaper.q is None
+        self.progress = Progress() if matched else None
+        self.leaves_decay = matched
         self._check_strict()
 
     def __reduce__(self) -> tuple[Any, ...]:
         # What is bound to tensors does not travel; a copy is bound to the copied ones.
-        return InformedTie, self._made_of
+        return InformedTie, self._made_of, self.carried()
+
+    def __setstate__(self, numbers: Mapping[str, float]) -> None:
+        self.carry(numbers)
+
+    @property
+    def factor(self) -> float:
+        return 1.0 if self.progress is None else float(self.progress.factor)
+
+    def carried(self) -> dict[str, float]:
+        return {} if self.progress is None else self.progress.numbers
+
+    def carry(self, numbers: Mapping[str, float]) -> None:
+        if self.progress is not None:
+            self.progress.restore(numbers)
 
     def _trained_plainly(self) -> list[str]:
         """Many give an optimizer all parameters; those that are frozen are not trained at all."""
@@ -112,13 +139,31 @@ class InformedTie(Tie):
 
     def ready(self) -> Work:
         self._check_strict()  # one may have been thawed
-        filtering = _Filtering(self.bound.now(), self.shaper.damping, self.shaper.q)
-        return filtering.turn if self.shaper.q is None else filtering.draw
+        damping, q = self.shaper.damping, self.shaper.q
+        if q is not None:
+            return DrawnStep(self.bound.now(), damping, float(q)).draw  # type: ignore[arg-type]
+        filters = [(stack, stack.now(damping)) for stack in self._stacks]
+
+        def turn(step: WholeStep) -> None:
+            """Stack after stack, so that one is held in float32 (and whole) at a time."""
+            found: list[Products] = []
+            for stack, now in filters:
+                found += stack.turn(step, now, measured=self.progress is not None)
+            if self.progress is not None:
+                self.progress.match(step, found)
+
+        return turn
+
+    @cached_property
+    def _stacks(self) -> list[Stack]:
+        _, params, _ = self._made_of
+        return stacks_of(self.bound.ways, params, self.shaper.damping)
 
     def notes(self) -> list[str]:
         sides = self.bound.now()
         fresh = [n for n, s in sides.items() if s.left.mean == 0 or s.right.mean == 0]
-        found = [f"damping {self.shaper.damping:g}, memory {self.shaper.memory.hash[:8]}"]
+        memory, damping = self.shaper.memory.hash[:8], self.shaper.damping
+        found = [f"damping {damping:g}, match {self.shaper.match}, memory {memory}"]
         if fresh:
             found.append(f"one side only, as the other is zero now: {listing(fresh)}")
         if plain := self._trained_plainly():
@@ -126,131 +171,3 @@ class InformedTie(Tie):
         if absent := self.bound.absent:
             found.append(f"remembered, and not among the parameters given: {listing(absent)}")
         return found
-
-
-@dataclass(frozen=True)
-class _Filtering:
-    """The filter of one step: the sides as they were when it began."""
-
-    sides: Sides
-    damping: float
-    q: QChoice | None
-
-    def turn(self, step: WholeStep) -> None:
-        """Group after group, so that one is held in float32 (and whole) at a time."""
-        for names in self._groups(step):
-            raw = {name: _taken(step, name) for name in names}
-            turned = {name: self._filtered(step, name, x, -1.0) for name, x in raw.items()}
-            scale = _ratio(_norm(raw.values()), _norm(turned.values()))
-            for name, x in turned.items():
-                _put(step, name, x * scale)
-
-    def draw(self, step: WholeStep) -> None:
-        groups = self._groups(step)
-        raw = {name: _taken(step, name) for name in step.tensors}
-        norms = {name: n for names in groups for n in [_unit(raw, names)] for name in names}
-        halfway = {n: self._filtered(step, n, x, -0.5) / norms[n] for n, x in raw.items()}
-        scales = {
-            name: scale
-            for names in groups
-            for scale in [self._scale(step, names, halfway)]
-            for name in names
-        }
-        step.draw(halfway)
-        for name, x in halfway.items():
-            turned = self._filtered(step, name, x, -0.5)
-            _put(step, name, turned * (scales[name] * norms[name]))
-
-    def _scale(
-        self, step: WholeStep, names: Sequence[str], halfway: Mapping[str, Tensor]
-    ) -> Tensor:
-        """Such that the mean of ``|x|^2`` over the draws is 1 for a whole group of norm 1."""
-        expected = halfway[names[0]].new_zeros(())
-        for name in names:
-            x = halfway[name]
-            whole = _norm([self._filtered(step, name, x, -0.5)]).square()
-            left_out = step.left_out.get(name, 0)
-            d, q = x[left_out:].numel() if left_out else x.numel(), float(self.q)  # type: ignore[arg-type]
-            spread = _norm([x]).square() * self._trace(name, left_out)
-            expected = expected + ((q + 1) * whole + spread) / (q + d + 1)
-        return _ratio(torch.ones_like(expected), expected.sqrt())
-
-    def _filtered(self, step: WholeStep, name: str, x: Tensor, power: float) -> Tensor:
-        """Rows that are left out neither give nor take anything: they are zero before and after."""
-        turned = self.sides[name].filtered(x, self.damping, power)
-        rows = step.left_out.get(name, 0)
-        if rows:
-            turned[:rows] = 0
-        return turned
-
-    def _trace(self, name: str, left_out: int) -> float:
-        """``tr P``; with rows left out, of what is left of its root, squared."""
-        sides = self.sides[name]
-        rows, columns = sides.left, sides.right
-        if sides.transposed:
-            rows, columns = columns, rows
-        across = columns.filter_trace(self.damping)
-        if not left_out:
-            return across * rows.filter_trace(self.damping)
-        eye = torch.eye(rows.dim, dtype=rows.like.dtype, device=rows.like.device)
-        root = rows.filtered(eye, self.damping, -0.5)[left_out:, left_out:]
-        return across * float(root.double().square().sum())
-
-    def _groups(self, step: WholeStep) -> list[list[str]]:
-        """Names that share a norm: the weight and the bias of a layer."""
-        found: dict[str, list[str]] = {}
-        for name in step.tensors:
-            found.setdefault(self.sides[name].group, []).append(name)
-        return list(found.values())
-
-
-def _taken(step: WholeStep, name: str) -> Tensor:
-    """A copy in float32 or more of what takes part, with zeros for what does not."""
-    whole = gathered(step.tensors[name])
-    x = whole.to(torch.float32) if whole.dtype in HALF else whole
-    rows = step.left_out.get(name, 0)
-    if rows:
-        x = x.clone()
-        x[:rows] = 0
-    return x
-
-
-def _put(step: WholeStep, name: str, x: Tensor) -> None:
-    tensor, rows = step.tensors[name], step.left_out.get(name, 0)
-    if rows:
-        x[:rows] = gathered(tensor)[:rows]
-    put(name, tensor, x)
-
-
-SAFE = (1e-12, 1e15)
-"""Norms whose squares, and those of their elements, are well within float32."""
-
-
-def _norm(tensors: Iterable[Tensor]) -> Tensor:
-    """The norm of all together, also where float32 cannot hold the squares.
-
-    An accelerator is not asked whether it can: it would have to finish its work first.
-    """
-    each = list(tensors)
-    found: Tensor = vector_norm(torch.stack([vector_norm(x) for x in each]))
-    if found.is_cpu and SAFE[0] < float(found) < SAFE[1]:
-        return found
-    return _scaled_norm(torch.stack([_scaled_norm(x) for x in each]))
-
-
-def _scaled_norm(x: Tensor) -> Tensor:
-    largest = x.abs().amax()
-    unit = torch.where((largest > 0) & largest.isfinite(), largest, 1.0)
-    found: Tensor = vector_norm(x / unit) * unit
-    return found
-
-
-def _unit(raw: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
-    """What to divide a group by: its norm, or 1 if that is zero."""
-    found = _norm(raw[name] for name in names)
-    return torch.where(found > 0, found, 1.0)
-
-
-def _ratio(wanted: Tensor, found: Tensor) -> Tensor:
-    """What to multiply by; a step of zero stays one."""
-    return torch.where(found > 0, wanted / found, 1.0)

@@ -28,7 +28,7 @@ from risegrad.curvature.memory.parameter_sides import Bound, Named, ParameterSid
 if TYPE_CHECKING:
     from risegrad.curvature.memory.layer_memory import LayerMemory
 
-DAMPING = 0.3
+DAMPING = 0.1
 """The damping at which directions are counted."""
 HEAD = ("layer", "kind", "examples", "eff. dim of in x out", "bytes")
 

@@ -8,7 +8,7 @@ factors never change, so their eigenpairs are computed once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,11 +68,38 @@ class ParameterSides:
         return self.left.effective_dimension(damping) * self.right.effective_dimension(damping)
 
 
-Current = Callable[[], ParameterSides]
+@dataclass(frozen=True)
+class Way:
+    """Where the sides of a parameter come from: of a LoRA one of them moves with its ``other``."""
+
+    left: Side
+    right: Side
+    group: str
+    transposed: bool = False
+    other: Tensor | None = None
+    """The matrix that a LoRA's own one is multiplied with."""
+    first: bool = False
+    """Whether it is ``A``, and so has ``B`` on its left."""
+    scale: float = 1.0
+
+    def now(self) -> ParameterSides:
+        """The sides at the present value of ``other``."""
+        left, right = self.left, self.right
+        if self.other is not None and self.first:
+            left = left.compressed(seen(self.other, True).to(left.like) * self.scale)
+        elif self.other is not None:
+            right = right.compressed(seen(self.other, False).to(right.like) * self.scale)
+        return ParameterSides(left, right, self.group, self.transposed)
+
+
+def seen(other: Tensor, first: bool) -> Tensor:
+    """The columns through which a LoRA's ``A`` (``first``) or ``B`` moves the layer."""
+    flat = gathered(other.detach()).flatten(1)
+    return flat if first else flat.T
 
 
 class Bound:
-    """A memory tied to the parameters of one model; ``now()`` is cheap enough for every step.
+    """A memory tied to the parameters of one model; ``now()`` gives the sides at present values.
 
     ``chosen`` are the names to look up; without it those that are trained. Named parameters do not
     tell the scale ``s`` of a LoRA: it is taken to be 1. Filters do not depend on it; ``quadratic``
@@ -89,7 +116,8 @@ class Bound:
         self._memory = memory
         self._moved: dict[tuple[str, str, torch.device], Side] = {}
         self._tensors = {role_of(name): tensor for name, tensor in named.items()}
-        self._ways: dict[str, Current] = {}
+        self.ways: dict[str, Way] = {}
+        """Of every covered parameter; ``now`` follows them."""
         self.uncovered: list[str] = []
         """Trained parameters that the memory says nothing of: train them as they are."""
         for name, tensor in named.items():
@@ -98,8 +126,8 @@ class Bound:
                 if way is None:
                     self.uncovered.append(name)
                 else:
-                    self._ways[name] = way
-        if not self._ways:
+                    self.ways[name] = way
+        if not self.ways:
             raise ValueError(
                 "the memory covers no trained parameter of the model: it knows the layers "
                 f"{listing([*memory])}, the model trains {listing(self.uncovered) or 'nothing'}"
@@ -108,7 +136,7 @@ class Bound:
     @property
     def covered(self) -> list[str]:
         """The names of the parameters that the memory covers."""
-        return list(self._ways)
+        return list(self.ways)
 
     @property
     def absent(self) -> list[str]:
@@ -118,14 +146,14 @@ class Bound:
 
     def now(self) -> dict[str, ParameterSides]:
         """The sides of every covered parameter, at the adapters' present values."""
-        return {name: self.of(name) for name in self._ways}
+        return {name: self.of(name) for name in self.ways}
 
     def of(self, name: str) -> ParameterSides:
         """The sides of one covered parameter, now."""
         with torch.no_grad(), exact_products(self._tensors[role_of(name)]):
-            return self._ways[name]()
+            return self.ways[name].now()
 
-    def _way(self, name: str, tensor: Tensor) -> Current | None:
+    def _way(self, name: str, tensor: Tensor) -> Way | None:
         role = role_of(name)
         layer = self._memory.get(role.layer)
         if layer is None:
@@ -135,31 +163,29 @@ class Bound:
         if role.part not in ("weight", "bias", "lora_B.bias"):
             return None
         check_shape(name, tensor, role.part, layer)
-        fixed = self._whole(role, layer, tensor.device)
-        return lambda: fixed
+        return self._whole(role, layer, tensor.device)
 
-    def _whole(self, role: Role, layer: LayerMemory, device: torch.device) -> ParameterSides:
+    def _whole(self, role: Role, layer: LayerMemory, device: torch.device) -> Way:
         outputs, inputs = (self._side(role.layer, part, device) for part in ("outputs", "inputs"))
         if layer.kind == "norm":
             own = inputs if role.part == "weight" else Diagonal(_values(outputs), inputs.mean)
-            return ParameterSides(own, _one(1.0, own), role.layer)
+            return Way(own, _one(1.0, own), role.layer)
         if role.part == "weight":
             transposed = layer.kind in ("conv1d", "embedding")
-            return ParameterSides(outputs, inputs, role.layer, transposed)
+            return Way(outputs, inputs, role.layer, transposed)
         scale = self._scalings.get((role.layer, role.adapter), 1.0)
         left = outputs if scale == 1 else outputs.scaled(scale**2)
-        return ParameterSides(left, _one(inputs.mean, left), role.layer)
+        return Way(left, _one(inputs.mean, left), role.layer)
 
-    def _pair(self, name: str, role: Role, layer: LayerMemory, tensor: Tensor) -> Current | None:
+    def _pair(self, name: str, role: Role, layer: LayerMemory, tensor: Tensor) -> Way | None:
         other = self._tensors.get(Role(role.layer, PAIR[1 - PAIR.index(role.part)], role.adapter))
         if other is None or (role.layer, role.adapter) in self._variants:
             return None
         scale = self._scalings.get((role.layer, role.adapter), 1.0)
         left, right = (self._side(role.layer, p, tensor.device) for p in ("outputs", "inputs"))
         check_shape(name, tensor, role.part, layer)
-        if role.part == "lora_A":
-            return lambda: ParameterSides(left.compressed(_flat(other, left) * scale), right, name)
-        return lambda: ParameterSides(left, right.compressed(_flat(other, right).T * scale), name)
+        first = role.part == PAIR[0]
+        return Way(left, right, name, other=other, first=first, scale=scale)
 
     def _side(self, layer: str, part: str, device: torch.device) -> Side:
         key = (layer, part, device)
@@ -238,10 +264,6 @@ def _one(measure: float, beside: Side) -> Side:
 
 def _values(side: Side) -> Tensor:
     return side.tensors()["diagonal"]
-
-
-def _flat(tensor: Tensor, side: Side) -> Tensor:
-    return gathered(tensor.detach()).flatten(1).to(side.like)
 
 
 def check_shape(name: str, tensor: Tensor, part: str, layer: LayerMemory) -> None:

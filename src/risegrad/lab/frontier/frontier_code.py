@@ -166,7 +166,8 @@ def _shaper(rule: Mapping[str, Any]) -> str:
     name = rule["name"]
     if name in INFORMED:
         drawn = f", q={rule['q']}, seed=0" if name == "informed-rise" else ""
-        return f"risegrad.Informed(memory, damping={rule['damping']}{drawn})"
+        match = json.dumps(rule.get("match", "norm"))  # records may be older than this setting
+        return f"risegrad.Informed(memory, damping={rule['damping']}, match={match}{drawn})"
     blocks = rule["chunk"] or json.dumps(rule["blocks"])
     mean = f", mean={json.dumps(rule['mean'])}" if rule["mean"] else ""
     drawn = "" if name == "scaled-fo" else ", seed=0"

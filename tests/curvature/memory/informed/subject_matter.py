@@ -84,5 +84,27 @@ def turned(shaper: Informed, raw: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
+class Matching:
+    """Progress matching, written out: what a step must be, one call for each."""
+
+    def __init__(self, shaper: Informed) -> None:
+        self.shaper, self.factor = shaper, 1.0
+        self.means = [0.0, 0.0]
+
+    def turned(
+        self, raw: Mapping[str, Tensor], gradients: Mapping[str, Tensor], sign: int = 1
+    ) -> dict[str, Tensor]:
+        found = turned(self.shaper, raw)
+        size = float(norm(raw) * norm(gradients))
+        both = [
+            sign * sum(float((g.double() * step[n].double()).sum()) for n, g in gradients.items())
+            for step in (raw, found)
+        ]
+        if min(both) > 0:
+            self.means = [0.9 * m + 0.1 * x / size for m, x in zip(self.means, both, strict=True)]
+            self.factor = min(max(self.means[0] / self.means[1], 1.0), 8.0)
+        return {name: x * self.factor for name, x in found.items()}
+
+
 def norm(tensors: Mapping[str, Tensor]) -> Tensor:
-    return torch.cat([x.reshape(-1) for x in tensors.values()]).norm()
+    return torch.cat([x.double().reshape(-1) for x in tensors.values()]).norm()

@@ -22,12 +22,14 @@ from core.attach.subjects import (
     synced,
 )
 from core.attach.test_scaler import scaled_loop
-from curvature.memory.informed.subject_matter import memory, start, turned
+from curvature.memory.informed.subject_matter import Matching, memory, start, turned
 from references import assert_close
 from risegrad.core.attachment import On
 from risegrad.curvature.memory.informed import Informed
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*divides each gradient by its own size")
+DECOUPLED = ("AdamW", "Adafactor", "Muon")
+"""Whose weight decay is none of the gradient's: it is neither filtered nor lengthened."""
 every_q = pytest.mark.parametrize("q", [None, 3])
 
 
@@ -39,12 +41,14 @@ def test_steps_with_the_filtered_gradient(subject: Subject) -> None:
         with pytest.raises(ValueError, match=f'{REFUSED[subject.name]}.*on="update"'):
             run.attach(shaper)
         return
-    run.attach(shaper)
+    handle, matching = run.attach(shaper), Matching(shaper)
     for _ in range(2):
         raw = run.set_gradients()
         run.optimizer.step()
         run.step += 1
-        for name, wanted in turned(shaper, raw).items():
+        expected = matching.turned(raw, raw)
+        assert handle.factor == pytest.approx(matching.factor, rel=1e-5)
+        for name, wanted in expected.items():
             assert (run.params[name].grad - wanted).abs().max() < 1e-5 * wanted.abs().max()
             assert (raw[name] - wanted).abs().max() > 0.1 * wanted.abs().max()
         for name, param in plain.params.items():
@@ -57,14 +61,20 @@ def test_steps_with_the_filtered_gradient(subject: Subject) -> None:
 def test_filters_the_update(subject: Subject) -> None:
     run, plain = start(subject), start(subject)
     shaper = Informed(memory(), 0.1)
-    handle = run.attach(shaper, "update")
+    handle, matching = run.attach(shaper, "update"), Matching(shaper)
+    group = run.optimizer.param_groups[0]
+    decay = group["lr"] * group["weight_decay"] if subject.name in DECOUPLED else 0.0
     for step in range(3):
         synced(plain, run)
         before = run.values()
         run.advance()
         plain.advance()
-        moved = {name: value - before[name] for name, value in plain.values().items()}
-        for name, wanted in turned(shaper, moved).items():
+        shrunk = {name: value * (1 - decay) for name, value in before.items()}
+        moved = {name: value - shrunk[name] for name, value in plain.values().items()}
+        expected = matching.turned(moved, run.gradients(), sign=-1)
+        assert handle.factor == pytest.approx(matching.factor, rel=1e-4)
+        for name, turned_step in expected.items():
+            wanted = turned_step + (shrunk[name].double() - before[name].double())
             room = 2 * before[name].abs().max() * torch.finfo(torch.float32).eps
             room += 2e-5 * max(wanted.abs().max(), moved[name].abs().max())
             actual = run.params[name].double() - before[name].double()
@@ -193,7 +203,7 @@ def test_accumulated_gradients_and_a_schedule(on: On, q: int | None) -> None:
 @every_q
 def test_without_a_gradient_nothing_moves(on: On, q: int | None) -> None:
     run = start(Subject("SGD"))
-    run.attach(Informed(memory(), q=q), on)
+    run.attach(Informed(memory(), match="norm", q=q), on)
     before, raw = run.values(), run.set_gradients()
     run.params["a.bias"].grad = None
     run.optimizer.step()
@@ -207,7 +217,7 @@ def test_without_a_gradient_nothing_moves(on: On, q: int | None) -> None:
 @every_q
 def test_left_out_rows_stay_and_count_for_nothing(q: int | None) -> None:
     run = start(Subject("SGD"))
-    handle = run.attach(Informed(memory(), 0.1, q=q))
+    handle = run.attach(Informed(memory(), 0.1, match="norm", q=q))
     handle.leave_out({"a.weight": 2, "a.bias": 2})
     raw = run.set_gradients()
     run.optimizer.step()
@@ -228,7 +238,7 @@ def test_half_precision_is_filtered_in_float32(dtype: torch.dtype, q: int | None
     """The result is the wide one, rounded once."""
     run, wide = start(Subject("SGD"), dtype), start(Subject("SGD"))
     for each in (run, wide):
-        each.attach(Informed(memory(), q=q))
+        each.attach(Informed(memory(), match="norm", q=q))
     for name, g in run.set_gradients().items():
         wide.params[name].grad = g.float()
     for each in (run, wide):

@@ -83,7 +83,7 @@ def test_the_mean_norm_is_matched_with_rows_left_out() -> None:
 def test_many_directions_are_the_filtered_step() -> None:
     runs = [start(Subject("SGD"), momentum=0.0, weight_decay=0.0) for _ in range(2)]
     for run, q in zip(runs, (None, 10**8), strict=True):
-        run.attach(Informed(memory(), 0.1, q=q))
+        run.attach(Informed(memory(), 0.1, match="norm", q=q))
         run.set_gradients()
         run.optimizer.step()
     for name, wanted in runs[0].gradients().items():

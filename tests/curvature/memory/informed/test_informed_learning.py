@@ -61,7 +61,7 @@ def learned(
     model = copy.deepcopy(upright)
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
     if memory is not None:
-        shaper = risegrad.Informed(memory, damping=0.3)
+        shaper = risegrad.Informed(memory)
         risegrad.attach(optimizer, shaper, model.named_parameters(), on="update")
     train(model, optimizer, tasks[1])
     return right(upright, tasks[0]) - right(model, tasks[0]), right(model, tasks[1])
@@ -74,9 +74,10 @@ def test_less_is_forgotten_and_more_learned(
     memory = risegrad.remember(upright, old, examples=256)
     forgotten, new = learned(upright, tasks, 1e-3)
     assert forgotten > 20  # there is something to gain
-    kept = learned(upright, tasks, 3e-3, memory)
-    assert kept[0] < forgotten / 2
-    assert kept[1] >= new
+    # Progress matching: plain training's own rate is right, and nothing is tuned.
+    kept = learned(upright, tasks, 1e-3, memory)
+    assert kept[0] < forgotten / 4
+    assert kept[1] > new - 2
     # The control that must fail: the same spectra in random directions know nothing.
-    blind = learned(upright, tasks, 3e-3, memory.rotated())
+    blind = learned(upright, tasks, 1e-3, memory.rotated())
     assert blind[0] > forgotten

@@ -118,7 +118,7 @@ def test_lora_is_filtered_by_the_values_before_the_step(on: Any) -> None:
     sides = bound.of(name)
     left, right = (dense(side).double() for side in (sides.left, sides.right))
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.5)
-    risegrad.attach(optimizer, Informed(kept, 0.1), model.named_parameters(), on=on)
+    risegrad.attach(optimizer, Informed(kept, 0.1, match="norm"), model.named_parameters(), on=on)
     generator = torch.Generator().manual_seed(3)
     for p in model.parameters():
         if p.requires_grad:
@@ -178,6 +178,7 @@ BAD = {
     "damping must be .*got -1": {"damping": -1.0},
     "damping must be .*got nan": {"damping": float("nan")},
     "damping must be .*got inf": {"damping": float("inf")},
+    "match must be one of progress, norm; got 'size'": {"match": "size"},
     "q must be .*got 0": {"q": 0},
     r"q must be .*got \[1, 2\]": {"q": [1, 2]},
     "blocks must be 'tensor' for Informed, got 64": {"blocks": 64},
