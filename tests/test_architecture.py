@@ -21,6 +21,7 @@ FLOORS = [
     {"theory", "pages"},
     {"core"},
     {"zeroth_order", "curvature"},
+    {"keeping"},
     {"integrations"},
     {"continual"},
     {"foresight", "sandbox"},

@@ -10,11 +10,13 @@ if TYPE_CHECKING:
     from risegrad.core.rise_rule import shape
     from risegrad.core.shapers import CovarianceNoise, IsotropicNoise, Rise, ScaledFO
     from risegrad.curvature.diagnosis.diagnose import diagnose
-    from risegrad.curvature.memory.dreams import dreamed
     from risegrad.curvature.memory.informed import Informed
     from risegrad.curvature.memory.memory import Memory
     from risegrad.curvature.memory.remembering import remember
     from risegrad.curvature.memory.retraction import retract
+    from risegrad.keeping.dreams import dreamed
+    from risegrad.keeping.keep import keep
+    from risegrad.keeping.keeper import Keeper
     from risegrad.lab.frontier.frontier_search import frontier
 
 __version__ = "0.1.0"
@@ -25,6 +27,7 @@ __all__ = [
     "CovarianceNoise",
     "Informed",
     "IsotropicNoise",
+    "Keeper",
     "Memory",
     "Rise",
     "ScaledFO",
@@ -32,6 +35,7 @@ __all__ = [
     "diagnose",
     "dreamed",
     "frontier",
+    "keep",
     "remember",
     "retract",
     "shape",
@@ -44,13 +48,15 @@ _HOMES = {
     "CovarianceNoise": "core.shapers",
     "Informed": "curvature.memory.informed",
     "IsotropicNoise": "core.shapers",
+    "Keeper": "keeping.keeper",
     "Memory": "curvature.memory.memory",
     "Rise": "core.shapers",
     "ScaledFO": "core.shapers",
     "attach": "core.attachment",
     "diagnose": "curvature.diagnosis.diagnose",
-    "dreamed": "curvature.memory.dreams",
+    "dreamed": "keeping.dreams",
     "frontier": "lab.frontier.frontier_search",
+    "keep": "keeping.keep",
     "remember": "curvature.memory.remembering",
     "retract": "curvature.memory.retraction",
     "shape": "core.rise_rule",

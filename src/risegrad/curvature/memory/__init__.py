@@ -6,7 +6,6 @@ from risegrad.common.lazy_names import lookup
 
 if TYPE_CHECKING:
     from risegrad.curvature.memory.anchor import Anchor
-    from risegrad.curvature.memory.dreams import dreamed
     from risegrad.curvature.memory.factor import Factor
     from risegrad.curvature.memory.informed import Informed
     from risegrad.curvature.memory.layer_memory import LayerMemory
@@ -25,7 +24,6 @@ __all__ = [
     "LayerMemory",
     "Memory",
     "ParameterSides",
-    "dreamed",
     "remember",
     "retract",
 ]
@@ -39,7 +37,6 @@ _HOMES = {
     "LayerMemory": "layer_memory",
     "Memory": "memory",
     "ParameterSides": "parameter_sides",
-    "dreamed": "dreams",
     "remember": "remembering",
     "retract": "retraction",
 }

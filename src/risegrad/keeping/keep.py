@@ -1,0 +1,99 @@
+"""``keep``: one call that makes an optimizer's steps keep what a model knows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.optim import LBFGS, Optimizer
+
+from risegrad.common.checks import check_kind
+from risegrad.core.torch_optimizers import check_can_be_shaped, unwrapped
+from risegrad.curvature.memory.informed import right_place
+from risegrad.curvature.memory.memory import Memory
+from risegrad.curvature.memory.remembered_outputs import Of, Reading
+from risegrad.keeping.files import read_keeper
+from risegrad.keeping.keeper import KEY, MARK, Keeper
+from risegrad.keeping.looking import Look, unwrapped_model
+from risegrad.keeping.settings import DAMPING, KeepSettings
+from risegrad.keeping.sources import kept_of
+
+
+def keep(
+    model: nn.Module,
+    optimizer: Optimizer,
+    old: Any = None,
+    *,
+    tokenizer: Any = None,
+    examples: int = 128,
+    budget: float | None = None,
+    pull: int = 1,
+    damping: float | None = DAMPING,
+    of: Of = "predictions",
+    predict: Reading | None = None,
+    prompts: Sequence[str] | None = None,
+    system: str | None = None,
+    seed: int = 0,
+    resume: str | Path | None = None,
+) -> Keeper:
+    """Keep what ``model`` knows while ``optimizer`` trains it; loop and rate stay as they are.
+
+    ``old``: examples of what must be kept, as batches, a dataset, texts or chats (with a
+    ``tokenizer``); labels are not needed. Without it a model that generates text writes its own, in
+    chats if it is a chat model (``prompts``, ``system``). A ``Memory`` keeps without examples.
+
+    ``budget``: how much may be lost, in nats per token or prediction. ``examples`` are kept at
+    most, a fifth of them held out to measure the drift; ``pull``: every how many steps they pull (0:
+    never). ``of``, ``predict``: what is kept, see ``risegrad.remember``. ``resume``: a folder that
+    ``keeper.save`` wrote.
+    """
+    settings = KeepSettings(
+        examples, budget, pull, damping, of, predict, tokenizer, prompts, system, seed
+    )
+    check_kind("model", model, nn.Module, "a torch module")
+    model, optimizer = unwrapped_model(model), unwrapped(optimizer)
+    _check_optimizer(model, optimizer, settings)
+    look = Look(model, of, predict)
+    if resume is not None:
+        memory, kept, state = read_keeper(Path(resume), look, settings)
+        keeper = Keeper(look, optimizer, memory, kept, settings)
+        if not keeper.steps:  # else the optimizer was loaded before, and knows better
+            keeper.load_state_dict(state)
+        return keeper
+    if isinstance(old, Memory):
+        _check_without_examples(old, model, settings)
+        return Keeper(look, optimizer, old, None, settings)
+    return Keeper(look, optimizer, *kept_of(look, old, settings), settings)
+
+
+def _check_optimizer(model: nn.Module, optimizer: Optimizer, settings: KeepSettings) -> None:
+    """What is wrong with the optimizer is said before anything is run."""
+    check_can_be_shaped(optimizer, "update")
+    check_can_be_shaped(optimizer, right_place(optimizer))
+    if isinstance(optimizer, LBFGS) and settings.pull:
+        raise ValueError(
+            "L-BFGS evaluates its closure many times in a step, and a pull would not be part of "
+            "the loss that it searches along: pass pull=0, or add keeper.loss() to your own"
+        )
+    if optimizer.param_groups[0].get(KEY) == MARK:
+        raise ValueError("this optimizer is kept already: call keeper.then(...) or detach() first")
+    own = {id(parameter) for parameter in model.parameters()}
+    held = [p for group in optimizer.param_groups for p in group["params"]]
+    if not any(id(parameter) in own for parameter in held):
+        raise ValueError(
+            "the optimizer holds none of the model's parameters: give the model that it trains"
+        )
+    if not any(p.requires_grad for p in held if id(p) in own):
+        raise ValueError("nothing is trained: every parameter of the optimizer is frozen")
+
+
+def _check_without_examples(memory: Memory, model: nn.Module, settings: KeepSettings) -> None:
+    if settings.pull:
+        raise ValueError(
+            "a memory has no examples to pull with: pass pull=0, or give examples as old"
+        )
+    if settings.damping is None:
+        raise ValueError("damping=None does not shape, and a memory does nothing else")
+    memory.check_fits(model)

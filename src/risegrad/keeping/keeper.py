@@ -1,0 +1,289 @@
+"""``Keeper``: what ``risegrad.keep`` puts on an optimizer, so that its steps keep what was known."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from risegrad.core.attachment import Attachment, attach
+from risegrad.core.torch_optimizers import (
+    has_gradients,
+    only_creates_state,
+    scaler_skips,
+    unwrapped,
+)
+from risegrad.curvature.memory.informed import Informed, right_place
+from risegrad.curvature.memory.memory import Memory
+from risegrad.curvature.memory.parameter_sides import not_told_by_names
+from risegrad.keeping.budget import EVERY, STRONGEST, strength_after
+from risegrad.keeping.cost import Cost
+from risegrad.keeping.drift import Drift, drift_of
+from risegrad.keeping.kept_examples import ROOM, Kept, taken
+from risegrad.keeping.looking import Look, trained_by
+from risegrad.keeping.pull import add, agreed, kept_loss, processes, pulled
+from risegrad.keeping.report import report_of
+from risegrad.keeping.settings import KeepSettings
+
+KEY, MARK = "risegrad_keep", "kept"
+"""Under which a keeper's state rides in the optimizer's own, in its first group."""
+Source = Callable[[Any, KeepSettings], tuple[Memory | None, Kept]]
+
+
+class Keeper:
+    """Pulls before a step, shapes after it, and measures. Printing it shows how well it does.
+
+    ``with risegrad.keep(...) as keeper:`` takes it off again at the end.
+    """
+
+    def __init__(
+        self,
+        look: Look,
+        optimizer: Optimizer,
+        memory: Memory | None,
+        kept: Kept | None,
+        settings: KeepSettings,
+    ) -> None:
+        self.memory, self.kept, self.settings = memory, kept, settings
+        self.steps = 0
+        """Optimizer steps since the beginning."""
+        self.strength = 1.0
+        """What the pull is multiplied by; a budget moves it."""
+        self.attachment: Attachment | None = None
+        """What shapes the steps."""
+        self.optimizer = optimizer
+        self._look = look
+        self._cost = Cost(look.device)
+        self._pulls = 0
+        self._own_loss = False
+        self._counts = True
+        self._measured: tuple[int, Drift] | None = None
+        self._handles: list[Any] = []
+        self._attach(optimizer)
+
+    def loss(self) -> Tensor:
+        """The distance from the kept answers on a few examples, for one's own loss.
+
+        ``(loss + keeper.loss()).backward()``; from the first call on the step itself does not pull.
+        """
+        self._own_loss = True
+        with self._look.quietly():
+            return self.strength * self._next_loss()
+
+    def drift(self) -> Drift | None:
+        """How far the answers to held-out examples are from what they were, as of this step."""
+        if self.kept is None:
+            return None
+        if self._measured is None or self._measured[0] != self.steps:
+            self._measured = self.steps, drift_of(self._look, self.kept.held)
+        return self._measured[1]
+
+    def report(self) -> dict[str, Any]:
+        """Everything that is known of the run as plain data, and one sentence of it."""
+        return report_of(self).plain()
+
+    def then(self, new: Any = None, optimizer: Optimizer | None = None) -> Self:
+        """From now on keep what was learned, too: call it between two tasks.
+
+        ``new``: examples of the task just learned, in any form that ``keep`` takes (None: samples
+        of the model). ``optimizer``: the one of the next task, if it is another.
+        """
+        from risegrad.keeping.sources import kept_of
+
+        memory, kept = kept_of(self._look, new, self.settings)
+        if self.memory is not None and memory is not None:
+            memory = self.memory + memory
+        if self.kept is not None:
+            kept = self.kept.joined(kept, ROOM * self.settings.examples, self.settings.seed)
+        self.detach()
+        self.memory, self.kept, self._measured = memory, kept, None
+        self._attach(self.optimizer if optimizer is None else unwrapped(optimizer))
+        return self
+
+    def save(self, folder: Any) -> None:
+        """Memory, examples, answers and state, for ``risegrad.keep(..., resume=folder)``."""
+        from risegrad.keeping.files import write_keeper
+
+        write_keeper(self, folder)
+
+    def detach(self) -> None:
+        """Take everything off; the optimizer goes on as if it had never been there."""
+        for handle in self._handles:
+            handle.remove()
+        if self.attachment is not None:
+            self.attachment.detach()
+        if self._handles:
+            self.optimizer.param_groups[0].pop(KEY, None)
+        self._handles, self.attachment = [], None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.detach()
+
+    def __str__(self) -> str:
+        return str(report_of(self))
+
+    def __repr__(self) -> str:
+        return f"<Keeper of {type(self.model).__name__}, {self.steps} steps>"
+
+    @property
+    def model(self) -> nn.Module:
+        """The model, without what wraps it."""
+        return self._look.model
+
+    @property
+    def time_ratio(self) -> float | None:
+        """The time that keeping takes per step over the time of everything else."""
+        return self._cost.ratio()
+
+    # --- what the hooks do ---
+
+    def _attach(self, optimizer: Optimizer) -> None:
+        """Ours around those of the attachment, which must see the pull and be measured, too."""
+        self.optimizer = optimizer
+
+        def before(hook: Callable[..., Any]) -> None:
+            eager = torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
+            self._handles.append(optimizer.register_step_pre_hook(eager))
+
+        def after(hook: Callable[..., Any]) -> None:
+            eager = torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
+            self._handles.append(optimizer.register_step_post_hook(eager))
+
+        try:
+            before(self._before_step)
+            after(lambda *_: self._cost.start())
+            if self.memory is not None and self.settings.damping is not None:
+                exempt = not_told_by_names(self.model)
+                shaper = Informed(self.memory, self.settings.damping, exempt=exempt)
+                names = self.model.named_parameters()
+                self.attachment = attach(optimizer, shaper, names, right_place(optimizer))
+            before(self._ready)
+            after(self._after_step)
+            self._handles += [
+                optimizer.register_state_dict_post_hook(self._save),
+                optimizer.register_load_state_dict_post_hook(self._load),
+            ]
+            self._adopt(optimizer)
+        except BaseException:
+            self.detach()
+            raise
+
+    def _before_step(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        self._cost.step()
+        self._counts = not (scaler_skips(optimizer) or only_creates_state(optimizer, kwargs))
+        if not self._counts:
+            return None
+        self._hold()
+        return _after_closure(args, kwargs, self._pull)
+
+    def _ready(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        return _after_closure(args, kwargs, self._cost.stop)
+
+    def _after_step(self, *_: Any) -> None:
+        self.steps += self._counts
+        self._cost.stop()
+
+    def _hold(self) -> None:
+        """Let the strength follow the drift, if there is a budget and it is time."""
+        budget = self.settings.budget
+        if budget is None or not self.steps or self.steps % EVERY:
+            return
+        drift = self.drift()
+        assert drift is not None
+        mean = agreed(drift.mean, self._look.device)
+        weaker, self.strength = self.strength, strength_after(self.strength, mean, budget)
+        if self.strength == STRONGEST > weaker and mean > budget:
+            warnings.warn(
+                f"keep: the drift is {drift} at step {self.steps}, the budget {budget:g}, and the "
+                "pull is as strong as it gets: a lower learning rate would help",
+                stacklevel=2,
+            )
+
+    def _pull(self) -> None:
+        self._cost.start()
+        every = self.settings.pull
+        if self._own_loss or not every or self.steps % every or not has_gradients(self.optimizer):
+            return
+        parameters = trained_by(self.optimizer)
+        with torch.enable_grad(), self._look.quietly():
+            gradients = pulled(self._next_loss, self.model, parameters)
+        add(parameters, gradients, self.strength, self.optimizer)
+
+    def _next_loss(self) -> Tensor:
+        if self.kept is None:
+            raise ValueError("there are no examples: this keeper has a memory only")
+        rank, world = processes()
+        number = self._pulls * world + rank
+        self._pulls += 1
+        return kept_loss(self._look, taken(self.kept.pulled, number, self.settings.seed))
+
+    # --- the state, which rides in the optimizer's own ---
+
+    def state_dict(self) -> dict[str, int | float]:
+        """What changes in a run beside the attachment: a few numbers."""
+        return {"steps": self.steps, "pulls": self._pulls, "strength": self.strength}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        if set(state) != {"steps", "pulls", "strength"}:
+            raise ValueError(f"damaged state of a keeper: got {dict(state)!r}")
+        self.steps, self._pulls = int(state["steps"]), int(state["pulls"])
+        self.strength = float(state["strength"])
+        self._measured = None
+
+    def _save(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
+        state_dict["param_groups"][0][KEY] = self.state_dict()
+
+    def _load(self, optimizer: Optimizer) -> None:
+        if KEY not in optimizer.param_groups[0]:
+            warnings.warn(
+                "keep: this optimizer state was saved without it; its strength and its count of "
+                "steps go on as they are",
+                stacklevel=3,
+            )
+        self._adopt(optimizer)
+
+    def _adopt(self, optimizer: Optimizer) -> None:
+        """Take a state that was loaded, also one from before there was a keeper."""
+        held = optimizer.param_groups[0].get(KEY, MARK)
+        if held != MARK:
+            self.load_state_dict(held)
+        # Flattened distributed checkpoints load only what they find in the live group.
+        optimizer.param_groups[0][KEY] = MARK
+
+
+def _after_closure(
+    args: tuple[Any, ...], kwargs: dict[str, Any], work: Callable[[], None]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Do the work when gradients are there: now, or when the step's closure has made them."""
+    positional = len(args) > 1 and args[1] is not None
+    closure = args[1] if positional else kwargs.get("closure")
+    if closure is None:
+        work()
+        return None
+
+    def closure_then_work() -> Any:
+        loss = closure()
+        work()
+        return loss
+
+    if positional:
+        return (args[0], closure_then_work, *args[2:]), kwargs
+    return args, kwargs | {"closure": closure_then_work}

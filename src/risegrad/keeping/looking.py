@@ -1,0 +1,91 @@
+"""Running a model for a look at what it answers: nothing of it remains but the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from risegrad.core.undisturbed import Buffer, Generators, uncompiled
+from risegrad.curvature.memory.remembered_outputs import Of, Reading, choose_rows, shows_labels
+from risegrad.curvature.operators.batch_forms import form_of, moved
+from risegrad.curvature.operators.objective import evaluating
+
+
+class Look:
+    """Runs one model as it is written and in eval mode: no dropout, no running statistics.
+
+    Modes, random states and buffers come back. At the first look all buffers are held, later only
+    those that a look was found to change: of a quantized model they may be all of its weights.
+    """
+
+    def __init__(self, model: nn.Module, of: Of, predict: Reading | None) -> None:
+        self.model, self._of, self._predict = model, of, predict
+        self._ways: dict[str, Callable[[nn.Module, Any], Tensor]] = {}
+        self._settled: set[str] = set()
+        self._restless: set[tuple[nn.Module, str]] | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.model.parameters()).device
+
+    def rows(self, batch: Any) -> Tensor:
+        """One row for each prediction (or feature vector) that counts; only inside ``quietly``."""
+        batch = moved(batch, self.device)
+        form = form_of(batch)
+        if form not in self._settled:
+            self._ways[form] = choose_rows(self.model, batch, self._of, self._predict)
+            if shows_labels(batch):
+                self._settled.add(form)
+        return self._ways[form](self.model, batch)
+
+    @contextmanager
+    def quietly(self) -> Iterator[None]:
+        """While the model is looked at."""
+        generators = Generators()
+        before = [
+            (module, key, tensor, _version(tensor))
+            for module in self.model.modules()
+            for key, tensor in module._buffers.items()
+        ]
+        held = [
+            Buffer(module, key, tensor, None if tensor is None else tensor.clone())
+            for module, key, tensor, _ in before
+            if self._restless is None or (module, key) in self._restless
+        ]
+        with ExitStack() as stack:
+            stack.callback(generators.put_back)
+            stack.enter_context(torch.inference_mode(False))  # or nothing could be differentiated
+            stack.enter_context(uncompiled())
+            stack.enter_context(evaluating(self.model))
+            try:
+                yield
+            finally:
+                changed = {(m, k) for m, k, tensor, was in before if _moved(m, k, tensor, was)}
+                for buffer in held:
+                    buffer.put_back()
+                self._restless = changed | (self._restless or set())
+
+
+def _version(tensor: Tensor | None) -> int:
+    return -1 if tensor is None or tensor.is_inference() else tensor._version
+
+
+def _moved(module: nn.Module, key: str, tensor: Tensor | None, was: int) -> bool:
+    return module._buffers.get(key) is not tensor or _version(tensor) != was
+
+
+def unwrapped_model(model: nn.Module) -> nn.Module:
+    """The model inside DDP, whose own forward pass expects a backward pass for every one."""
+    wrappers = (nn.parallel.DistributedDataParallel, nn.DataParallel)
+    return unwrapped_model(model.module) if isinstance(model, wrappers) else model
+
+
+def trained_by(optimizer: torch.optim.Optimizer) -> Sequence[Tensor]:
+    """The parameters that the optimizer trains."""
+    held = [tensor for group in optimizer.param_groups for tensor in group["params"]]
+    return [tensor for tensor in held if tensor.requires_grad]

@@ -1,0 +1,124 @@
+"""The pull: gradients that draw a model back to its kept answers, added before a step.
+
+``KL(then || now)`` is what curvature cannot see, the first order: a label raised for every
+question, a format that changes, drift that is there already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
+from torch.optim import Optimizer
+
+from risegrad.keeping.kept_examples import Group
+from risegrad.keeping.looking import Look
+
+
+def kept_loss(look: Look, groups: Iterable[Group]) -> Tensor:
+    """Mean distance of the answers to these groups from the kept ones; differentiable."""
+    found = [group.answers.to(look.device).distances(look.rows(group.batch)) for group in groups]
+    return torch.cat(found).mean()
+
+
+def pulled(
+    loss: Callable[[], Tensor], model: nn.Module, parameters: Sequence[Tensor]
+) -> list[Tensor]:
+    """The gradients of what ``loss`` gives, averaged over the processes and clipped to norm 1."""
+    gradients = _gradients(loss, model, parameters)
+    if not _sharded(parameters):
+        gradients = _averaged(gradients)
+    norm = _whole(get_total_norm(gradients))
+    factor = torch.where(norm.isfinite(), 1 / norm.clamp(min=1), 0)
+    # Where the pull is not finite there is none; zero times infinity would not be zero.
+    return [torch.where(norm.isfinite(), g * factor.to(g.device), 0) for g in gradients]
+
+
+def add(
+    parameters: Sequence[Tensor], gradients: Sequence[Tensor], strength: float, optimizer: Optimizer
+) -> None:
+    """Add to the gradients that a step is about to use; where there is none, none is made.
+
+    A fused optimizer under a GradScaler sees gradients that are still scaled.
+    """
+    scale: Tensor | None = getattr(optimizer, "grad_scale", None)
+    pairs = [(p.grad, g) for p, g in zip(parameters, gradients, strict=True) if p.grad is not None]
+    if sparse := [grad for grad, _ in pairs if grad.layout is not torch.strided]:
+        raise RuntimeError(
+            f"a pull is dense, got a gradient that is {sparse[0].layout}: use sparse=False in the "
+            "embedding, or pull=0"
+        )
+    with torch.no_grad():
+        for grad, gradient in pairs:
+            by = strength if scale is None else strength * scale.to(gradient.device)
+            grad.add_((gradient * by).to(grad.dtype))
+
+
+def processes() -> tuple[int, int]:
+    """The number of this process and how many train together."""
+    together = dist.is_available() and dist.is_initialized()
+    return (dist.get_rank(), dist.get_world_size()) if together else (0, 1)
+
+
+def agreed(number: float, device: torch.device) -> float:
+    """The mean over the processes, so that all go on with the same."""
+    if processes()[1] == 1:
+        return number
+    message = torch.tensor([number], device=device)
+    dist.all_reduce(message)
+    return float(message) / processes()[1]
+
+
+def _gradients(
+    loss: Callable[[], Tensor], model: nn.Module, parameters: Sequence[Tensor]
+) -> list[Tensor]:
+    if not _sharded(parameters):
+        found = torch.autograd.grad(_needing(loss()), parameters, allow_unused=True)
+    else:  # FSDP2 gathers and scatters in hooks of a backward pass that ends in .grad
+        everyone = list(model.parameters())
+        own = [parameter.grad for parameter in everyone]
+        try:
+            for parameter in everyone:
+                parameter.grad = None
+            _needing(loss()).backward()
+            found = tuple(parameter.grad for parameter in parameters)
+        finally:
+            for parameter, gradient in zip(everyone, own, strict=True):
+                parameter.grad = gradient
+    return [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
+
+
+def _needing(loss: Tensor) -> Tensor:
+    if not loss.requires_grad:
+        raise ValueError("no gradient reaches the trained parameters from the kept answers")
+    return loss
+
+
+def _averaged(gradients: list[Tensor]) -> list[Tensor]:
+    """Means over the processes, in one message for each dtype and device."""
+    _, world = processes()
+    if world == 1:
+        return gradients
+    found = list(gradients)
+    kinds = {(g.dtype, g.device) for g in gradients}
+    for kind in sorted(kinds, key=str):
+        here = [i for i, g in enumerate(gradients) if (g.dtype, g.device) == kind]
+        message = torch.cat([gradients[i].reshape(-1) for i in here]) / world
+        dist.all_reduce(message)
+        parts = message.split([gradients[i].numel() for i in here])
+        for i, part in zip(here, parts, strict=True):
+            found[i] = part.view(gradients[i].shape)
+    return found
+
+
+def _sharded(parameters: Sequence[Tensor]) -> bool:
+    return any(hasattr(parameter, "full_tensor") for parameter in parameters)
+
+
+def _whole(norm: Tensor) -> Tensor:
+    """A norm of shards as a plain number."""
+    full = getattr(norm, "full_tensor", None)
+    return norm if full is None else full()

@@ -1,0 +1,96 @@
+"""Where kept examples come from: given ones, or what the model writes itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from risegrad.common.optional_imports import need
+from risegrad.curvature.memory.memory import Memory
+from risegrad.curvature.memory.remembering import _taken as taken_batches
+from risegrad.curvature.memory.remembering import remember
+from risegrad.curvature.operators.batch_forms import size_of
+from risegrad.keeping.answers import features, predictions
+from risegrad.keeping.dreams import can_dream, dreamed
+from risegrad.keeping.kept_examples import Group, Kept, singles, split
+from risegrad.keeping.looking import Look
+from risegrad.keeping.settings import KeepSettings
+
+
+def kept_of(look: Look, old: Any, settings: KeepSettings) -> tuple[Memory | None, Kept]:
+    """What the model knows of these examples now: a memory of four fifths, and all its answers."""
+    batches = list(taken_batches(_batches(look, old, settings), look.device, settings.examples))
+    if not batches:
+        raise ValueError("old must hold examples, got none")
+    to_pull, to_hold = split(batches, settings.seed)
+    answered = _answered(look, [*to_pull, *to_hold], settings)
+    pulled, held = answered[: len(to_pull)], answered[len(to_pull) :]
+    memory = None
+    if settings.damping is not None:
+        memory = remember(
+            look.model,
+            to_pull,
+            examples=None,
+            of=settings.of,
+            predict=settings.predict,
+            seed=settings.seed,
+        )
+    seen = sum(map(size_of, batches))
+    return memory, Kept(tuple(pulled), tuple(_counted(look, g) for g in held), seen)
+
+
+@torch.no_grad()
+def _answered(look: Look, batches: Sequence[Any], settings: KeepSettings) -> list[Group]:
+    with look.quietly():
+        rows = [look.rows(batch) for batch in batches]
+    if settings.of == "predictions":
+        answers = [predictions(part) for part in rows]
+    else:
+        answers = features(rows)
+    return [
+        Group(batch, answer, size_of(batch))
+        for batch, answer in zip(batches, answers, strict=True)
+        if len(answer.values)
+    ]
+
+
+@torch.no_grad()
+def _counted(look: Look, group: Group) -> Group:
+    """With the rows of each of its examples: the error of a drift is one over examples."""
+    with look.quietly():
+        counts = tuple(len(look.rows(batch)) for batch in singles(group.batch))
+    return Group(group.batch, group.answers, group.examples, counts)
+
+
+def _batches(look: Look, old: Any, settings: KeepSettings) -> Any:
+    if old is not None:
+        return old
+    if not can_dream(look.model):
+        raise ValueError(
+            f"old is needed: {type(look.model).__name__} does not write text of its own; give "
+            "examples of what it is used for (inputs are enough, labels are not needed)"
+        )
+    tokenizer = settings.tokenizer or tokenizer_of(look.model)
+    return dreamed(
+        look.model,
+        tokenizer,
+        settings.examples,
+        prompts=settings.prompts,
+        system=settings.system,
+        batch=32,
+        seed=settings.seed,
+    )
+
+
+def tokenizer_of(model: Any) -> Any:
+    """The one that lies beside the model, by the name that it was loaded by."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    name = getattr(base, "name_or_path", "")
+    if not name:
+        raise ValueError("tokenizer is needed: the model does not know the name it was loaded by")
+    try:
+        return need("transformers", "language").AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"tokenizer is needed: none is at {name!r} ({error})") from error
