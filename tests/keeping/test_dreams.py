@@ -6,6 +6,8 @@ from torch import nn
 
 import risegrad
 from curvature.memory.subjects import VOCABULARY, gpt2, t5, with_lora
+from keeping.chat import llama, tokenizer
+from risegrad.keeping import sources
 
 
 class Tokenizer:
@@ -154,3 +156,96 @@ BAD = [
 def test_bad_dreams(make, kind, message):
     with pytest.raises(kind, match=message):
         make()
+
+
+def chats(n=6, **options):
+    model = llama()
+    return model, risegrad.dreamed(model, tokenizer(), n, **({"length": 8, "batch": 4} | options))
+
+
+def texts_of(batches):
+    """Each example in full, and what of it counts."""
+    found, tokens = [], tokenizer()
+    for batch in batches:
+        for ids, mask, labels in zip(*batch.values(), strict=True):
+            whole = tokens.decode(ids[mask.bool()])
+            found.append((whole, tokens.decode(labels[labels != -100])))
+    return found
+
+
+@pytest.mark.parametrize("system", [None, "be kind"])
+def test_a_chat_model_asks_itself_in_its_template_and_only_the_answer_counts(system):
+    _, batches = chats(system=system)
+    head = "<s>user " if system is None else "<s>system be kind</s><s>user "
+    for whole, counted in texts_of(batches):
+        assert whole.startswith(head)
+        question, middle, answer = whole.removeprefix(head).partition("</s><s>assistant ")
+        assert question.strip()
+        assert "<s>" not in question
+        assert middle
+        assert counted == answer
+        assert len(answer.removesuffix("</s>")) >= 1
+
+
+def test_half_of_the_answers_may_be_long():
+    _, batches = chats(n=40, batch=20, length=8)
+    short, long = ([int((row != -100).sum()) for row in b["labels"]] for b in batches)
+    assert max(short) <= 8 < max(long) <= 24
+
+
+def test_prompts_are_the_users_turns():
+    _, batches = chats(n=3, prompts=["why", "who"])
+    questions = [whole.partition("</s>")[0] for whole, _ in texts_of(batches)]
+    assert questions == ["<s>user why", "<s>user who", "<s>user why"]
+
+
+def test_degenerate_dreams_are_drawn_again_or_refused(monkeypatch):
+    tokens = tokenizer(chat=False)
+    model, drawn = llama(), []
+
+    def generate(input_ids, **_):
+        drawn.append(len(input_ids))
+        tail = (
+            [[5, 5, 5], [2, 0, 0], [5, 6, 7]] if len(drawn) == 1 else [[8, 9, 2]] * len(input_ids)
+        )
+        return torch.cat([input_ids, torch.tensor(tail)], 1)
+
+    monkeypatch.setattr(model, "generate", generate)
+    (batch,) = risegrad.dreamed(model, tokens, 3, length=3)
+    assert drawn == [3, 2]
+    assert batch["input_ids"].tolist() == [[1, 8, 9, 2], [1, 8, 9, 2], [1, 5, 6, 7]]
+
+    def repeats(input_ids, **_):
+        return torch.cat([input_ids, torch.full((len(input_ids), 3), 5)], 1)
+
+    monkeypatch.setattr(model, "generate", repeats)
+    with pytest.raises(ValueError, match="3 of 3 samples of the model are empty or one token"):
+        risegrad.dreamed(model, tokens, 3, length=3)
+
+
+def test_a_generative_model_needs_no_examples(monkeypatch):
+    """The whole first line of the product, on a tiny causal model with LoRA."""
+    model = with_lora(llama(), ["q_proj", "v_proj"], filled=False).float()
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], 1e-2)
+    monkeypatch.setattr(sources, "tokenizer_of", lambda _: tokenizer())
+    keeper = risegrad.keep(model, optimizer, examples=16)
+    assert sum(len(g.batch["input_ids"]) for g in keeper.kept.held) == 3
+    ids = tokenizer()("<s>user hi</s><s>assistant no</s>", return_tensors="pt")["input_ids"]
+    model.train()
+    for _ in range(6):
+        optimizer.zero_grad()
+        model(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+    assert "nats per token on 3 examples" in str(keeper)
+    assert keeper.drift().mean > 0
+    assert keeper.report()["uncovered"] == {}
+
+
+def test_a_tokenizer_is_found_by_the_models_name_or_asked_for(tmp_path):
+    twin = llama()
+    with pytest.raises(ValueError, match="tokenizer is needed: the model does not know the name"):
+        risegrad.keep(twin, torch.optim.SGD(twin.parameters()))
+    tokenizer().save_pretrained(tmp_path)
+    twin.name_or_path = str(tmp_path)
+    keeper = risegrad.keep(twin, torch.optim.SGD(twin.parameters()), examples=4)
+    assert keeper.kept.seen == 4

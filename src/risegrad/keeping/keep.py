@@ -44,10 +44,10 @@ def keep(
     ``tokenizer``); labels are not needed. Without it a model that generates text writes its own, in
     chats if it is a chat model (``prompts``, ``system``). A ``Memory`` keeps without examples.
 
-    ``budget``: how much may be lost, in nats per token or prediction. ``examples`` are kept at
-    most, a fifth of them held out to measure the drift; ``pull``: every how many steps they pull (0:
-    never). ``of``, ``predict``: what is kept, see ``risegrad.remember``. ``resume``: a folder that
-    ``keeper.save`` wrote.
+    ``budget``: how much may be lost, in nats per token or prediction. ``examples``: how many are
+    kept at most; a fifth of them is held out to measure the drift. ``pull``: every how many steps
+    they pull (0: never). ``damping``: of the shaping (None: not shaped). ``of``, ``predict``: what
+    is kept, as for ``risegrad.remember``. ``resume``: a folder that ``keeper.save`` wrote.
     """
     settings = KeepSettings(
         examples, budget, pull, damping, of, predict, tokenizer, prompts, system, seed

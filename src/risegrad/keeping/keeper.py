@@ -1,4 +1,4 @@
-"""``Keeper``: what ``risegrad.keep`` puts on an optimizer, so that its steps keep what was known."""
+"""``Keeper``: what ``risegrad.keep`` puts on an optimizer so that steps keep what was known."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Report:
     bytes: dict[str, int] = field(default_factory=dict)
     """Of the memory, and of the examples with their answers."""
     uncovered: dict[str, str] = field(default_factory=dict)
-    """Trained parameters whose steps are not shaped, and why; the pull reaches them all the same."""
+    """Trained parameters whose steps are not shaped, and why; the pull reaches them, too."""
 
     @property
     def within_budget(self) -> bool | None:

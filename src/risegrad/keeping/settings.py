@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from risegrad.common.checks import check_int, check_number, check_positive_int
+from risegrad.common.checks import check_int, check_number
 from risegrad.curvature.memory.memory_side import check_damping
 from risegrad.curvature.memory.remembered_outputs import Of, Reading
 
