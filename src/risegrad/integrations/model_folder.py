@@ -21,18 +21,28 @@ Rule = Mapping[str, Any]
 
 def sign(folder: Path, rules: Sequence[Rule], meters: Sequence[ForgettingMeter] = ()) -> None:
     """Write rules and, with meters, what was measured; what another callback wrote stays."""
-    path, card = folder / FILE, folder / CARD
-    content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    content |= {"rules": [dict(rule) for rule in rules]}
+    content: dict[str, Any] = {"rules": [dict(rule) for rule in rules]}
     if meters:
         ends = [[meter.start for meter in meters], [meter.last for meter in meters]]
         content["forgetting"] = [_together(readings) for readings in ends]
+    _write(folder, content)
+
+
+def _write(folder: Path, more: Mapping[str, Any]) -> None:
+    path, card = folder / FILE, folder / CARD
+    content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    content |= more
     write_json(path, content)
     if card.is_file() or (folder / "adapter_config.json").is_file():
         old = card.read_text(encoding="utf-8") if card.is_file() else ""
         head, _, rest = old.partition(BEGIN)
         text = "\n".join([BEGIN, *_section(content), END])
         write_text(card, f"{head.rstrip()}\n\n{text}\n{rest.partition(END)[2].lstrip()}".lstrip())
+
+
+def sign_kept(folder: Path, report: Mapping[str, Any]) -> None:
+    """Write what a keeper says of its run."""
+    _write(folder, {"keep": json.loads(json.dumps(report))})
 
 
 def short(rule: Rule) -> str:
@@ -66,13 +76,16 @@ def _plain(value: float) -> float | None:
 
 def _section(content: Mapping[str, Any]) -> Iterator[str]:
     yield "## Training with risegrad\n"
-    for rule in content["rules"]:
+    rules = content.get("rules", [])
+    for rule in rules:
         how = f"shaped by {rule['rule']}"
         if "memory" in rule:
             how = "filtered by a memory of what had to be kept"
         knobs = " and ".join(f"{name} {value}" for name, value in _knobs(rule).items())
         yield f"Each {rule['on']} was {how}{f', with {knobs}' if knobs else ''}."
-    if not content["rules"]:
+    if kept := content.get("keep"):
+        yield f"What the model knew was kept with `risegrad.keep`. {kept['sentence']}"
+    elif not rules:
         yield "Plain training: no step was shaped."
     if "forgetting" in content:
         start, end = content["forgetting"]

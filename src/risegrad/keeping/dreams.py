@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from risegrad.common.checks import check_int, check_number, check_positive_int
 from risegrad.core.draws import mix
 from risegrad.core.undisturbed import Generators
+from risegrad.curvature.memory.kept_data import kind_of
 from risegrad.curvature.operators.batch_forms import IGNORED
 from risegrad.curvature.operators.objective import evaluating
 from risegrad.keeping.chats import ChatTemplate
@@ -55,11 +56,11 @@ def dreamed(
     check_positive_int("batch", batch)
     check_positive_int("length", length)
     check_number("temperature", temperature, above=0)
-    if not can_dream(model):
+    if not callable(getattr(model, "generate", None)) or kind_of(model) == "reads":
         raise TypeError(f"model must be one that generates text, got {type(model).__name__}")
     if prompts is not None and not prompts:
         raise ValueError("prompts must hold at least one text, got none")
-    chat = None if is_seq2seq(model) else ChatTemplate.of(tokenizer, system)
+    chat = None if kind_of(model) == "answers" else ChatTemplate.of(tokenizer, system)
     if system is not None and chat is None:
         raise ValueError("system is for chat models, and this tokenizer has no chat template")
     seed, generators = check_int("seed", seed), Generators()
@@ -85,20 +86,6 @@ def dreamed(
     return found
 
 
-def can_dream(model: nn.Module) -> bool:
-    """Whether a model writes text: encoders have ``generate``, too, but no head for it."""
-    if not callable(getattr(model, "generate", None)):
-        return False
-    base: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
-    can = getattr(base, "can_generate", None)
-    return bool(can()) if callable(can) else True
-
-
-def is_seq2seq(model: nn.Module) -> bool:
-    """Whether it is an encoder-decoder."""
-    return bool(getattr(model.config, "is_encoder_decoder", False))
-
-
 def _plan(n: int, batch: int, length: int, *, halves: bool) -> Iterator[tuple[int, int]]:
     """How many examples each batch has and how many tokens an answer, the longer half last."""
     longer = n // 2 if halves else 0
@@ -112,7 +99,7 @@ class _Writer:
 
     def __init__(self, model: nn.Module, tokenizer: Any, temperature: float) -> None:
         self.model, self.tokenizer, self.temperature = model, tokenizer, temperature
-        self.seq2seq = is_seq2seq(model)
+        self.seq2seq = kind_of(model) == "answers"
         self.ends = _ends(model, tokenizer)
         known = (tokenizer.pad_token_id, *self.ends)
         self.padding = next((t for t in known if t is not None), 0)

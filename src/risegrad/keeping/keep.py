@@ -15,7 +15,7 @@ from risegrad.curvature.memory.informed import right_place
 from risegrad.curvature.memory.memory import Memory
 from risegrad.curvature.memory.remembered_outputs import Of, Reading
 from risegrad.keeping.files import read_keeper
-from risegrad.keeping.keeper import KEY, MARK, Keeper
+from risegrad.keeping.keeper import Keeper, keeper_of
 from risegrad.keeping.looking import Look, unwrapped_model
 from risegrad.keeping.settings import DAMPING, KeepSettings
 from risegrad.keeping.sources import kept_of
@@ -77,7 +77,7 @@ def _check_optimizer(model: nn.Module, optimizer: Optimizer, settings: KeepSetti
             "L-BFGS evaluates its closure many times in a step, and a pull would not be part of "
             "the loss that it searches along: pass pull=0, or add keeper.loss() to your own"
         )
-    if optimizer.param_groups[0].get(KEY) == MARK:
+    if keeper_of(optimizer) is not None:
         raise ValueError("this optimizer is kept already: call keeper.then(...) or detach() first")
     own = {id(parameter) for parameter in model.parameters()}
     held = [p for group in optimizer.param_groups for p in group["params"]]

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +33,8 @@ from risegrad.keeping.settings import KeepSettings
 
 KEY, MARK = "risegrad_keep", "kept"
 """Under which a keeper's state rides in the optimizer's own, in its first group."""
-Source = Callable[[Any, KeepSettings], tuple[Memory | None, Kept]]
+PATIENCE = 5
+"""Measurements beyond the budget at the strongest pull, after which a person is told."""
 
 
 class Keeper:
@@ -64,6 +66,7 @@ class Keeper:
         self._counts = True
         self._measured: tuple[int, Drift] | None = None
         self._handles: list[Any] = []
+        self._beyond = 0
         self._attach(optimizer)
 
     def loss(self) -> Tensor:
@@ -75,11 +78,14 @@ class Keeper:
         with self._look.quietly():
             return self.strength * self._next_loss()
 
-    def drift(self) -> Drift | None:
-        """How far the answers to held-out examples are from what they were, as of this step."""
+    def drift(self, within: int = 0) -> Drift | None:
+        """How far the answers to held-out examples are from what they were; None without examples.
+
+        Measured now, or ``within`` so many of the latest steps.
+        """
         if self.kept is None:
             return None
-        if self._measured is None or self._measured[0] != self.steps:
+        if self._measured is None or self.steps - self._measured[0] > within:
             self._measured = self.steps, drift_of(self._look, self.kept.held)
         return self._measured[1]
 
@@ -119,6 +125,7 @@ class Keeper:
             self.attachment.detach()
         if self._handles:
             self.optimizer.param_groups[0].pop(KEY, None)
+            _KEEPERS.pop(self.optimizer, None)
         self._handles, self.attachment = [], None
 
     def __enter__(self) -> Self:
@@ -177,6 +184,7 @@ class Keeper:
                 optimizer.register_load_state_dict_post_hook(self._load),
             ]
             self._adopt(optimizer)
+            _KEEPERS[optimizer] = ref(self)
         except BaseException:
             self.detach()
             raise
@@ -208,11 +216,13 @@ class Keeper:
         drift = self.drift()
         assert drift is not None
         mean = agreed(drift.mean, self._look.device)
-        weaker, self.strength = self.strength, strength_after(self.strength, mean, budget)
-        if self.strength == STRONGEST > weaker and mean > budget:
+        self.strength = strength_after(self.strength, mean, budget)
+        self._beyond = self._beyond + 1 if mean > budget and self.strength == STRONGEST else 0
+        if self._beyond == PATIENCE:
             warnings.warn(
                 f"keep: the drift is {drift} at step {self.steps}, the budget {budget:g}, and the "
-                "pull is as strong as it gets: a lower learning rate would help",
+                f"pull has been as strong as it gets for {PATIENCE * EVERY} steps: a lower "
+                "learning rate would help",
                 stacklevel=2,
             )
 
@@ -267,6 +277,15 @@ class Keeper:
             self.load_state_dict(held)
         # Flattened distributed checkpoints load only what they find in the live group.
         optimizer.param_groups[0][KEY] = MARK
+
+
+_KEEPERS: WeakKeyDictionary[Optimizer, ref[Keeper]] = WeakKeyDictionary()
+
+
+def keeper_of(optimizer: Optimizer) -> Keeper | None:
+    """The keeper that is at work on an optimizer."""
+    held = _KEEPERS.get(unwrapped(optimizer))
+    return None if held is None else held()
 
 
 def _after_closure(

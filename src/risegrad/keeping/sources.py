@@ -8,12 +8,14 @@ from typing import Any
 import torch
 
 from risegrad.common.optional_imports import need
+from risegrad.curvature.memory.kept_data import TextForm, kind_of, prepared
+from risegrad.curvature.memory.kept_data import _is_text as is_text
 from risegrad.curvature.memory.memory import Memory
 from risegrad.curvature.memory.remembering import _taken as taken_batches
 from risegrad.curvature.memory.remembering import remember
 from risegrad.curvature.operators.batch_forms import size_of
 from risegrad.keeping.answers import features, predictions
-from risegrad.keeping.dreams import can_dream, dreamed
+from risegrad.keeping.dreams import dreamed
 from risegrad.keeping.kept_examples import Group, Kept, singles, split
 from risegrad.keeping.looking import Look
 from risegrad.keeping.settings import KeepSettings
@@ -65,14 +67,18 @@ def _counted(look: Look, group: Group) -> Group:
 
 
 def _batches(look: Look, old: Any, settings: KeepSettings) -> Any:
+    tokenizer = settings.tokenizer
     if old is not None:
-        return old
-    if not can_dream(look.model):
+        if tokenizer is None and shows_text(old):
+            tokenizer = tokenizer_of(look.model)
+        return prepared(old, look.model, TextForm(tokenizer, answers_only=True))
+    if kind_of(look.model) == "reads":
         raise ValueError(
             f"old is needed: {type(look.model).__name__} does not write text of its own; give "
             "examples of what it is used for (inputs are enough, labels are not needed)"
         )
-    tokenizer = settings.tokenizer or tokenizer_of(look.model)
+    if tokenizer is None:
+        tokenizer = tokenizer_of(look.model)
     return dreamed(
         look.model,
         tokenizer,
@@ -82,6 +88,12 @@ def _batches(look: Look, old: Any, settings: KeepSettings) -> Any:
         batch=32,
         seed=settings.seed,
     )
+
+
+def shows_text(old: Any) -> bool:
+    """Whether a list or dataset is one of texts or messages, which need a tokenizer."""
+    indexed = hasattr(old, "__getitem__") and hasattr(old, "__len__") and len(old)
+    return bool(indexed) and is_text(old[0], TextForm().text_field)
 
 
 def tokenizer_of(model: Any) -> Any:
