@@ -1,4 +1,4 @@
-"""``risegrad.keep`` in the Hugging Face ``Trainer`` and TRL's, and as an optimizer in peft's form."""
+"""``risegrad.keep`` in the Trainers of Hugging Face and TRL, and in the form of peft."""
 
 from __future__ import annotations
 
@@ -106,8 +106,7 @@ class KeepCallback(TrainerCallback):
     def _numbers(self) -> dict[str, float]:
         keeper = self._running()
         drift = keeper.drift(within=RECENT)
-        factor = 1.0 if keeper.attachment is None else float(keeper.attachment.factor)
-        found = {"keep/strength": keeper.strength, "keep/c": factor}
+        found = {"keep/strength": keeper.strength, "keep/c": keeper.factor or 1.0}
         return found if drift is None else {"keep/drift": drift.mean, **found}
 
     def _prepared(self, given: Any, args: TrainingArguments, kwargs: Mapping[str, Any]) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,15 +16,15 @@ class Drift:
     """``KL(then || now)`` per prediction, in nats; of features a squared distance."""
 
     mean: float
-    error: float
-    """The standard error of the mean, over examples; NaN of a single one."""
+    error: float | None
+    """The standard error of the mean, over examples; None of a single one."""
     agreement: float | None
     """The part of predictions whose most likely class is the one that it was."""
     examples: int
     unit: str
 
     def __str__(self) -> str:
-        error = "" if math.isnan(self.error) else f" (+-{self.error:.2g})"
+        error = "" if self.error is None else f" (+-{self.error:.2g})"
         return f"{self.mean:.3g}{error} {self.unit}"
 
 
@@ -44,7 +43,7 @@ def drift_of(look: Look, groups: Sequence[Group]) -> Drift:
     mean = total.sum() / size.sum()
     # Predictions of one example are alike: the error is of a ratio of sums over examples.
     spread = (total - mean * size).square().sum() * len(size) / max(len(size) - 1, 1)
-    error = float(spread.sqrt() / size.sum()) if len(size) > 1 else math.nan
+    error = float(spread.sqrt() / size.sum()) if len(size) > 1 else None
     agreement = float(torch.cat(same).double().mean()) if same else None
     unit = "nats per token" if max(counts) > 1 else "nats per prediction"
     if agreement is None:

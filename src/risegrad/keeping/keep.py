@@ -31,7 +31,7 @@ def keep(
     budget: float | None = None,
     pull: int = 1,
     damping: float | None = DAMPING,
-    of: Of = "predictions",
+    of: Of | None = None,
     predict: Reading | None = None,
     prompts: Sequence[str] | None = None,
     system: str | None = None,

@@ -151,6 +151,11 @@ class Keeper:
         return self._look.model
 
     @property
+    def factor(self) -> float | None:
+        """How much longer the last shaped step was made to make the plain one's progress."""
+        return None if self.attachment is None else float(getattr(self.attachment, "factor", 1.0))
+
+    @property
     def time_ratio(self) -> float | None:
         """The time that keeping takes per step over the time of everything else."""
         return self._cost.ratio()

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from risegrad.core.undisturbed import Buffer, Generators, uncompiled
-from risegrad.curvature.memory.remembered_outputs import Of, Reading, choose_rows, shows_labels
+from risegrad.curvature.memory.remembered_outputs import Of, Reading, choose_rows
 from risegrad.curvature.operators.batch_forms import form_of, moved
 from risegrad.curvature.operators.objective import evaluating
+from risegrad.curvature.targets import Reader
 
 
 class Look:
@@ -22,10 +23,9 @@ class Look:
     those that a look was found to change: of a quantized model they may be all of its weights.
     """
 
-    def __init__(self, model: nn.Module, of: Of, predict: Reading | None) -> None:
+    def __init__(self, model: nn.Module, of: Of | None, predict: Reading | None) -> None:
         self.model, self._of, self._predict = model, of, predict
         self._ways: dict[str, Callable[[nn.Module, Any], Tensor]] = {}
-        self._settled: set[str] = set()
         self._restless: set[tuple[nn.Module, str]] | None = None
 
     @property
@@ -37,11 +37,17 @@ class Look:
         """One row for each prediction (or feature vector) that counts; only inside ``quietly``."""
         batch = moved(batch, self.device)
         form = form_of(batch)
-        if form not in self._settled:
-            self._ways[form] = choose_rows(self.model, batch, self._of, self._predict)
-            if shows_labels(batch):
-                self._settled.add(form)
+        if form not in self._ways:
+            self._ways[form] = choose_rows(self.model, batch, self.of(batch), self._predict)
         return self._ways[form](self.model, batch)
+
+    def of(self, batch: Any) -> Of:
+        """What is kept; where that was left open, predictions if the model gives any."""
+        if self._of is None:
+            found = () if self._predict else Reader(self.model, batch).run(self.model, batch)
+            plain = isinstance(found, Tensor | tuple) or hasattr(found, "logits")
+            self._of = "predictions" if plain else "features"
+        return self._of
 
     @contextmanager
     def quietly(self) -> Iterator[None]:

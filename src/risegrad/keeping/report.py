@@ -103,14 +103,14 @@ class Report:
 
 def report_of(keeper: Keeper) -> Report:
     """The report of a keeper as it is now."""
-    memory, kept, attachment = keeper.memory, keeper.kept, keeper.attachment
+    memory, kept = keeper.memory, keeper.kept
     return Report(
         steps=keeper.steps,
         drift=keeper.drift(),
         budget=keeper.settings.budget,
         strength=keeper.strength,
         pull=keeper.settings.pull,
-        c=None if attachment is None else float(getattr(attachment, "factor", 1.0)),
+        c=keeper.factor,
         time_ratio=keeper.time_ratio,
         bytes={
             "memory": 0 if memory is None else memory.bytes,

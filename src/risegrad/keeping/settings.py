@@ -26,8 +26,9 @@ class KeepSettings:
     """Every how many steps kept examples pull; 0: never."""
     damping: float | None = DAMPING
     """Of the shaping; None: steps are not shaped."""
-    of: Of = "predictions"
-    """What is kept: "predictions", "features", the name of a module, or a function."""
+    of: Of | None = None
+    """What is kept: "predictions", "features", the name of a module, or a function; None:
+    predictions, or features of a model without a head."""
     predict: Reading | None = None
     """``predict(model, batch)`` for batches of an unusual form."""
     tokenizer: Any = None
@@ -53,4 +54,4 @@ class KeepSettings:
     def plain(self) -> dict[str, Any]:
         """Those that are numbers and words, for a file."""
         named = {name: getattr(self, name) for name in PLAIN}
-        return named | {"of": self.of if isinstance(self.of, str) else "a function"}
+        return named | {"of": "a function" if callable(self.of) else self.of}

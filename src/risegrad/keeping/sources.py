@@ -11,6 +11,7 @@ from risegrad.common.optional_imports import need
 from risegrad.curvature.memory.kept_data import TextForm, kind_of, prepared
 from risegrad.curvature.memory.kept_data import _is_text as is_text
 from risegrad.curvature.memory.memory import Memory
+from risegrad.curvature.memory.remembered_outputs import Of
 from risegrad.curvature.memory.remembering import _taken as taken_batches
 from risegrad.curvature.memory.remembering import remember
 from risegrad.curvature.operators.batch_forms import size_of
@@ -27,35 +28,35 @@ def kept_of(look: Look, old: Any, settings: KeepSettings) -> tuple[Memory | None
     if not batches:
         raise ValueError("old must hold examples, got none")
     to_pull, to_hold = split(batches, settings.seed)
-    answered = _answered(look, [*to_pull, *to_hold], settings)
-    pulled, held = answered[: len(to_pull)], answered[len(to_pull) :]
+    answered, of = _answered(look, [*to_pull, *to_hold])
+    pulled, held = (
+        tuple(group for group in groups if len(group.answers.values))
+        for groups in (answered[: len(to_pull)], answered[len(to_pull) :])
+    )
+    if not pulled or not held:
+        raise ValueError("old must hold positions that count; every label of most examples is -100")
     memory = None
     if settings.damping is not None:
         memory = remember(
             look.model,
             to_pull,
             examples=None,
-            of=settings.of,
+            of=of,
             predict=settings.predict,
             seed=settings.seed,
         )
     seen = sum(map(size_of, batches))
-    return memory, Kept(tuple(pulled), tuple(_counted(look, g) for g in held), seen)
+    return memory, Kept(pulled, tuple(_counted(look, g) for g in held), seen)
 
 
 @torch.no_grad()
-def _answered(look: Look, batches: Sequence[Any], settings: KeepSettings) -> list[Group]:
+def _answered(look: Look, batches: Sequence[Any]) -> tuple[list[Group], Of]:
     with look.quietly():
         rows = [look.rows(batch) for batch in batches]
-    if settings.of == "predictions":
-        answers = [predictions(part) for part in rows]
-    else:
-        answers = features(rows)
-    return [
-        Group(batch, answer, size_of(batch))
-        for batch, answer in zip(batches, answers, strict=True)
-        if len(answer.values)
-    ]
+        of = look.of(batches[0])
+    answers = [predictions(part) for part in rows] if of == "predictions" else features(rows)
+    groups = [Group(b, a, size_of(b)) for b, a in zip(batches, answers, strict=True)]
+    return groups, of
 
 
 @torch.no_grad()
