@@ -65,6 +65,7 @@ class Look:
         ]
         with ExitStack() as stack:
             stack.callback(generators.put_back)
+            stack.callback(_reshard, self.model)
             stack.enter_context(torch.inference_mode(False))  # or nothing could be differentiated
             stack.enter_context(uncompiled())
             stack.enter_context(evaluating(self.model))
@@ -83,6 +84,15 @@ def _version(tensor: Tensor | None) -> int:
 
 def _moved(module: nn.Module, key: str, tensor: Tensor | None, was: int) -> bool:
     return module._buffers.get(key) is not tensor or _version(tensor) != was
+
+
+def _reshard(model: nn.Module) -> None:
+    """FSDP2 leaves its outermost weights gathered after a forward pass without a backward pass, and
+    a step in between would not reach the gathered copy."""
+    for module in model.modules():
+        reshard = getattr(module, "reshard", None)
+        if callable(reshard) and hasattr(module, "unshard"):
+            reshard()
 
 
 def unwrapped_model(model: nn.Module) -> nn.Module:
