@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import risegrad
-from curvature.memory.subjects import VOCABULARY, gpt2, t5, with_lora
+from curvature.memory.subjects import VOCABULARY, bert, gpt2, t5, with_lora
 from keeping.chat import llama, tokenizer
 from risegrad.keeping import sources
 
@@ -249,3 +249,56 @@ def test_a_tokenizer_is_found_by_the_models_name_or_asked_for(tmp_path):
     twin.name_or_path = str(tmp_path)
     keeper = risegrad.keep(twin, torch.optim.SGD(twin.parameters()), examples=4)
     assert keeper.kept.seen == 4
+
+
+def trained(change, dtype=torch.float32):
+    """Two steps of a kept causal model that was changed in some way; its parameters."""
+    model = llama().to(dtype)
+    model.model.layers[0].self_attn.attention_dropout = 0.0
+    called = change(model)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    ids = torch.randint(3, 30, (16, 7), generator=torch.Generator().manual_seed(2))
+    keeper = risegrad.keep(called, optimizer, [{"input_ids": ids, "labels": ids}], examples=16)
+    model.train()
+    for part in ids.split(8):
+        optimizer.zero_grad()
+        called(input_ids=part, labels=part).loss.backward()
+        optimizer.step()
+    assert keeper.drift().mean > 0
+    return torch.cat([p.detach().flatten() for p in model.parameters()]).float()
+
+
+def checkpointed(model):
+    model.gradient_checkpointing_enable()
+    return model
+
+
+def compiled(model):
+    return torch.compile(model, backend="eager")
+
+
+@pytest.mark.parametrize("change", [checkpointed, compiled])
+def test_checkpointing_and_compiling_change_nothing(change):
+    torch.testing.assert_close(trained(change), trained(lambda model: model))
+
+
+def test_half_precision():
+    exact, half = trained(lambda m: m), trained(lambda m: m, torch.bfloat16)
+    assert bool(half.isfinite().all())
+    assert float((exact - half).norm() / exact.norm()) < 0.05
+
+
+def test_an_encoder_without_a_head_keeps_its_features():
+    model = bert().bert.float()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    drawn = torch.Generator().manual_seed(1)
+    old = [{"input_ids": torch.randint(1, VOCABULARY, (12, 6), generator=drawn)}]
+    keeper = risegrad.keep(model, optimizer, old)
+    assert keeper.drift().mean < 1e-6
+    model(**old[0]).last_hidden_state[:, 0].square().sum().backward()
+    optimizer.step()
+    assert keeper.drift().mean > 0
+    assert "of the features' variance on 2 examples" in str(keeper)
+    keeper.detach()
+    with pytest.raises(ValueError, match="old is needed: BertModel does not write text"):
+        risegrad.keep(model, optimizer)

@@ -28,7 +28,7 @@ def sign(folder: Path, rules: Sequence[Rule], meters: Sequence[ForgettingMeter] 
     _write(folder, content)
 
 
-def _write(folder: Path, more: Mapping[str, Any]) -> None:
+def _write(folder: Path, more: dict[str, Any]) -> None:
     path, card = folder / FILE, folder / CARD
     content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     content |= more

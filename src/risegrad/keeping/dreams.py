@@ -244,8 +244,8 @@ def _degenerate(tokens: Tensor, ends: set[int]) -> bool:
 
 def _until(tokens: Tensor, ends: set[int]) -> Tensor:
     """Up to the end of the text, its mark included; what comes after is padding."""
-    at = torch.isin(tokens, torch.tensor([*ends], dtype=tokens.dtype)).nonzero() if ends else []
-    return tokens[: int(at[0]) + 1] if len(at) else tokens
+    at = [i for i, token in enumerate(tokens.tolist()) if token in ends]
+    return tokens[: at[0] + 1] if at else tokens
 
 
 def _ends(model: nn.Module, tokenizer: Any) -> list[int]:

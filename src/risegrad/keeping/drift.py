@@ -36,7 +36,7 @@ def drift_of(look: Look, groups: Sequence[Group]) -> Drift:
         for group in groups:
             rows, answers = look.rows(group.batch), group.answers.to(look.device)
             distances, agreements = answers.distances(rows).double().cpu(), answers.agreements(rows)
-            sums += [part.sum() for part in distances.split(list(group.counts))]
+            sums += [part.sum() for part in torch.split(distances, list(group.counts))]
             counts += list(group.counts)
             same += [] if agreements is None else [agreements.cpu()]
     total, size = torch.stack(sums), torch.tensor(counts, dtype=torch.float64)

@@ -14,6 +14,7 @@ from torch import Tensor
 from risegrad.common.atomic_files import write_bytes, write_json
 from risegrad.common.optional_imports import need
 from risegrad.curvature.memory.memory import Memory
+from risegrad.curvature.targets import unwrapped
 from risegrad.keeping.answers import Answers
 from risegrad.keeping.kept_examples import Group, Kept
 from risegrad.keeping.looking import Look
@@ -90,9 +91,7 @@ def _check_same(what: str, saved: Mapping[str, Any], here: Mapping[str, Any], pa
 
 def _shape_of(model: torch.nn.Module) -> dict[str, Any]:
     """Enough to tell another model, whatever adapters it has now."""
-    base: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
-    base = getattr(base, "_orig_mod", base)
-    return {"kind": type(base).__name__}
+    return {"kind": type(unwrapped(model)).__name__}
 
 
 def _described(kept: Kept, tensors: dict[str, Tensor]) -> dict[str, Any]:

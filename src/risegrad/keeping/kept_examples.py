@@ -85,7 +85,7 @@ def split(batches: Sequence[Any], seed: int) -> tuple[list[Any], list[Any]]:
         here = order[(order >= start) & (order < start + size)]
         for side, into in zip((False, True), parts, strict=True):
             index = here[held[here] == side] - start
-            into += [chosen(batch, few, size) for few in index.split(PULLED) if len(few)]
+            into += [chosen(batch, few, size) for few in torch.split(index, PULLED) if len(few)]
         start += size
     return parts
 

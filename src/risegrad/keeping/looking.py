@@ -96,9 +96,11 @@ def _reshard(model: nn.Module) -> None:
 
 
 def unwrapped_model(model: nn.Module) -> nn.Module:
-    """The model inside DDP, whose own forward pass expects a backward pass for every one."""
+    """The model inside DDP, which expects a backward pass after every forward pass of its own, and
+    inside ``torch.compile``."""
     wrappers = (nn.parallel.DistributedDataParallel, nn.DataParallel)
-    return unwrapped_model(model.module) if isinstance(model, wrappers) else model
+    inside: Any = model.module if isinstance(model, wrappers) else getattr(model, "_orig_mod", None)
+    return model if inside is None else unwrapped_model(inside)
 
 
 def trained_by(optimizer: torch.optim.Optimizer) -> Sequence[Tensor]:

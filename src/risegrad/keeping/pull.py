@@ -75,6 +75,7 @@ def agreed(number: float, device: torch.device) -> float:
 def _gradients(
     loss: Callable[[], Tensor], model: nn.Module, parameters: Sequence[Tensor]
 ) -> list[Tensor]:
+    found: Sequence[Tensor | None]
     if not _sharded(parameters):
         found = torch.autograd.grad(_needing(loss()), parameters, allow_unused=True)
     else:  # FSDP2 gathers and scatters in hooks of a backward pass that ends in .grad
@@ -83,7 +84,7 @@ def _gradients(
         try:
             for parameter in everyone:
                 parameter.grad = None
-            _needing(loss()).backward()
+            _needing(loss()).backward()  # type: ignore[no-untyped-call]
             found = tuple(parameter.grad for parameter in parameters)
         finally:
             for parameter, gradient in zip(everyone, own, strict=True):
@@ -108,7 +109,7 @@ def _averaged(gradients: list[Tensor]) -> list[Tensor]:
         here = [i for i, g in enumerate(gradients) if (g.dtype, g.device) == kind]
         message = torch.cat([gradients[i].reshape(-1) for i in here]) / world
         dist.all_reduce(message)
-        parts = message.split([gradients[i].numel() for i in here])
+        parts = torch.split(message, [gradients[i].numel() for i in here])
         for i, part in zip(here, parts, strict=True):
             found[i] = part.view(gradients[i].shape)
     return found

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import nn
 
 from risegrad.common.optional_imports import need
 from risegrad.curvature.memory.kept_data import TextForm, kind_of, prepared
@@ -15,6 +16,7 @@ from risegrad.curvature.memory.remembered_outputs import Of
 from risegrad.curvature.memory.remembering import _taken as taken_batches
 from risegrad.curvature.memory.remembering import remember
 from risegrad.curvature.operators.batch_forms import size_of
+from risegrad.curvature.targets import unwrapped
 from risegrad.keeping.answers import features, predictions
 from risegrad.keeping.dreams import dreamed
 from risegrad.keeping.kept_examples import Group, Kept, singles, split
@@ -97,10 +99,9 @@ def shows_text(old: Any) -> bool:
     return bool(indexed) and is_text(old[0], TextForm().text_field)
 
 
-def tokenizer_of(model: Any) -> Any:
+def tokenizer_of(model: nn.Module) -> Any:
     """The one that lies beside the model, by the name that it was loaded by."""
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    name = getattr(base, "name_or_path", "")
+    name = getattr(unwrapped(model), "name_or_path", "")
     if not name:
         raise ValueError("tokenizer is needed: the model does not know the name it was loaded by")
     try:
