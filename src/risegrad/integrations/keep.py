@@ -15,6 +15,7 @@ from risegrad.integrations.model_folder import sign_kept
 from risegrad.integrations.transformers import _make_card, _reporters, text_form
 from risegrad.keeping.keep import keep
 from risegrad.keeping.keeper import KEY, Keeper
+from risegrad.keeping.report import report_of
 
 try:
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -56,12 +57,13 @@ class KeepCallback(TrainerCallback):
         if self.keeper is not None:
             self.keeper.detach()  # a training that an exception ended has left it
         if state.global_step:
-            self.keeper = self._resumed(model, optimizer, folder, state.global_step)
+            how = self._how(args)
+            self.keeper = _resumed(model, optimizer, folder, state.global_step, how)
         elif self.keeper is not None and self.keeper.model is model:
             self.keeper.then(self._learned, optimizer)
         else:
             old = None if self.old is None else self._prepared(self.old, args, kwargs)
-            how = {"tokenizer": kwargs.get("processing_class")} | self.how
+            how = {"tokenizer": kwargs.get("processing_class")} | self._how(args)
             self.keeper = keep(model, optimizer, old, **how)
         then = self.then
         if then is None:
@@ -88,14 +90,14 @@ class KeepCallback(TrainerCallback):
     ) -> None:
         """Say how it went, in the log, in the output folder and its model card; detach."""
         keeper = self._running()
-        report = keeper.report()
+        report = report_of(keeper)
         state.log_history.append({**self._numbers(), "step": state.global_step})
         if state.is_world_process_zero:
             folder = Path(args.output_dir or ".")
             folder.mkdir(parents=True, exist_ok=True)
             _make_card(keeper.model, folder)
-            sign_kept(folder, report)
-            print(keeper, report["sentence"], sep="\n")
+            sign_kept(folder, report.plain())
+            print(report, report.sentence, sep="\n")
         keeper.detach()
 
     def _running(self) -> Keeper:
@@ -114,18 +116,24 @@ class KeepCallback(TrainerCallback):
         form = text_form(args, tokenizer)
         return prepared(given, kwargs["model"], form, kwargs.get("train_dataloader"))
 
-    def _resumed(self, model: nn.Module, optimizer: Optimizer, folder: Path, step: int) -> Keeper:
-        began = isinstance(optimizer.param_groups[0].get(KEY), Mapping)
-        if not began:
-            raise ValueError(
-                f"training goes on from step {step} of a run that did not keep, so what it knew "
-                "then is gone: begin anew, or resume without KeepCallback"
-            )
-        if not folder.is_dir():
-            raise ValueError(
-                f"training goes on from step {step}, and what it kept is not at {str(folder)!r}"
-            )
-        return keep(model, optimizer, resume=folder, **self.how)
+    def _how(self, args: TrainingArguments) -> dict[str, Any]:
+        # The Trainer shows callbacks the model without DDP around it.
+        return {"together": args.world_size > 1 or None} | self.how
+
+
+def _resumed(
+    model: nn.Module, optimizer: Optimizer, folder: Path, step: int, how: Mapping[str, Any]
+) -> Keeper:
+    if not isinstance(optimizer.param_groups[0].get(KEY), Mapping):
+        raise ValueError(
+            f"training goes on from step {step} of a run that did not keep, so what it knew "
+            "then is gone: begin anew, or resume without KeepCallback"
+        )
+    if not folder.is_dir():
+        raise ValueError(
+            f"training goes on from step {step}, and what it kept is not at {str(folder)!r}"
+        )
+    return keep(model, optimizer, resume=folder, **how)
 
 
 def create_keep_optimizer(

@@ -16,7 +16,7 @@ from risegrad.curvature.memory.memory import Memory
 from risegrad.curvature.memory.remembered_outputs import Of, Reading
 from risegrad.keeping.files import read_keeper
 from risegrad.keeping.keeper import Keeper, keeper_of
-from risegrad.keeping.looking import Look, unwrapped_model
+from risegrad.keeping.looking import Look
 from risegrad.keeping.settings import DAMPING, KeepSettings
 from risegrad.keeping.sources import kept_of
 
@@ -36,6 +36,7 @@ def keep(
     prompts: Sequence[str] | None = None,
     system: str | None = None,
     seed: int = 0,
+    together: bool | None = None,
     resume: str | Path | None = None,
 ) -> Keeper:
     """Keep what ``model`` knows while ``optimizer`` trains it; loop and rate stay as they are.
@@ -47,15 +48,15 @@ def keep(
     ``budget``: how much may be lost, in nats per token or prediction. ``examples``: how many are
     kept at most; a fifth of them is held out to measure the drift. ``pull``: every how many steps
     they pull (0: never). ``damping``: of the shaping (None: not shaped). ``of``, ``predict``: what
-    is kept, as for ``risegrad.remember``. ``resume``: a folder that ``keeper.save`` wrote.
+    is kept, as for ``risegrad.remember``. ``together``: whether all processes train this one model
+    (None: if it is wrapped in DDP or FSDP2). ``resume``: a folder that ``keeper.save`` wrote.
     """
     settings = KeepSettings(
         examples, budget, pull, damping, of, predict, tokenizer, prompts, system, seed
     )
     check_kind("model", model, nn.Module, "a torch module")
-    model, optimizer = unwrapped_model(model), unwrapped(optimizer)
-    _check_optimizer(model, optimizer, settings)
-    look = Look(model, of, predict)
+    look, optimizer = Look(model, of, predict, together), unwrapped(optimizer)
+    _check_optimizer(look.model, optimizer, settings)
     if resume is not None:
         memory, kept, state = read_keeper(Path(resume), look, settings)
         keeper = Keeper(look, optimizer, memory, kept, settings)
@@ -63,7 +64,7 @@ def keep(
             keeper.load_state_dict(state)
         return keeper
     if isinstance(old, Memory):
-        _check_without_examples(old, model, settings)
+        _check_without_examples(old, look.model, settings)
         return Keeper(look, optimizer, old, None, settings)
     return Keeper(look, optimizer, *kept_of(look, old, settings), settings)
 

@@ -27,7 +27,7 @@ from risegrad.keeping.cost import Cost
 from risegrad.keeping.drift import Drift, drift_of
 from risegrad.keeping.kept_examples import ROOM, Kept, taken
 from risegrad.keeping.looking import Look, trained_by
-from risegrad.keeping.pull import add, agreed, kept_loss, processes, pulled
+from risegrad.keeping.pull import add, agreed, kept_loss, pulled
 from risegrad.keeping.report import report_of
 from risegrad.keeping.settings import KeepSettings
 
@@ -78,14 +78,15 @@ class Keeper:
         with self._look.quietly():
             return self.strength * self._next_loss()
 
-    def drift(self, within: int = 0) -> Drift | None:
+    def drift(self, within: int | None = None) -> Drift | None:
         """How far the answers to held-out examples are from what they were; None without examples.
 
-        Measured now, or ``within`` so many of the latest steps.
+        Measured now, unless it was ``within`` so many of the latest steps.
         """
         if self.kept is None:
             return None
-        if self._measured is None or self.steps - self._measured[0] > within:
+        known = self._measured is not None and within is not None
+        if not known or self.steps - self._measured[0] > within:
             self._measured = self.steps, drift_of(self._look, self.kept.held)
         return self._measured[1]
 
@@ -220,7 +221,7 @@ class Keeper:
             return
         drift = self.drift()
         assert drift is not None
-        mean = agreed(drift.mean, self._look.device)
+        mean = agreed(drift.mean, self._look)
         self.strength = strength_after(self.strength, mean, budget)
         self._beyond = self._beyond + 1 if mean > budget and self.strength == STRONGEST else 0
         if self._beyond == PATIENCE:
@@ -238,14 +239,13 @@ class Keeper:
             return
         parameters = trained_by(self.optimizer)
         with torch.enable_grad(), self._look.quietly():
-            gradients = pulled(self._next_loss, self.model, parameters)
+            gradients = pulled(self._next_loss, self._look, parameters)
         add(parameters, gradients, self.strength, self.optimizer)
 
     def _next_loss(self) -> Tensor:
         if self.kept is None:
             raise ValueError("there are no examples: this keeper has a memory only")
-        rank, world = processes()
-        number = self._pulls * world + rank
+        number = self._pulls * self._look.ranks.count + self._look.ranks.own
         self._pulls += 1
         return kept_loss(self._look, taken(self.kept.pulled, number, self.settings.seed))
 

@@ -7,9 +7,11 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from risegrad.core.undisturbed import Buffer, Generators, uncompiled
+from risegrad.curvature.memory.many_ranks import Ranks, ranks_of
 from risegrad.curvature.memory.remembered_outputs import Of, Reading, choose_rows
 from risegrad.curvature.operators.batch_forms import form_of, moved
 from risegrad.curvature.operators.objective import evaluating
@@ -23,8 +25,11 @@ class Look:
     those that a look was found to change: of a quantized model they may be all of its weights.
     """
 
-    def __init__(self, model: nn.Module, of: Of | None, predict: Reading | None) -> None:
-        self.model, self._of, self._predict = model, of, predict
+    def __init__(
+        self, model: nn.Module, of: Of | None, predict: Reading | None, together: bool | None = None
+    ) -> None:
+        self.model, self.ranks = _apart(model, together)
+        self._of, self._predict = of, predict
         self._ways: dict[str, Callable[[nn.Module, Any], Tensor]] = {}
         self._restless: set[tuple[nn.Module, str]] | None = None
 
@@ -95,12 +100,21 @@ def _reshard(model: nn.Module) -> None:
             reshard()
 
 
-def unwrapped_model(model: nn.Module) -> nn.Module:
-    """The model inside DDP, which expects a backward pass after every forward pass of its own, and
-    inside ``torch.compile``."""
-    wrappers = (nn.parallel.DistributedDataParallel, nn.DataParallel)
-    inside: Any = model.module if isinstance(model, wrappers) else getattr(model, "_orig_mod", None)
-    return model if inside is None else unwrapped_model(inside)
+def _apart(model: nn.Module, together: bool | None) -> tuple[nn.Module, Ranks]:
+    """The model without what wraps it, and the processes that train it."""
+    inside: Any = model.module if isinstance(model, nn.DataParallel) else model
+    inside, ranks = ranks_of(getattr(inside, "_orig_mod", inside))
+    inside = getattr(inside, "_orig_mod", inside)
+    several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    if ranks.group is None and several:
+        if together is None:
+            raise ValueError(
+                f"there are {dist.get_world_size()} processes, and the model does not say whether "
+                "they train it together: give the one that is wrapped in DDP, or together=True; "
+                "together=False if each process trains a model of its own"
+            )
+        ranks = Ranks(dist.group.WORLD) if together else ranks
+    return inside, ranks
 
 
 def trained_by(optimizer: torch.optim.Optimizer) -> Sequence[Tensor]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
-import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
+from risegrad.core.whole_steps import gathered
+from risegrad.curvature.memory.many_ranks import Ranks
 from risegrad.keeping.kept_examples import Group
 from risegrad.keeping.looking import Look
 
@@ -24,14 +25,12 @@ def kept_loss(look: Look, groups: Iterable[Group]) -> Tensor:
     return torch.cat(found).mean()
 
 
-def pulled(
-    loss: Callable[[], Tensor], model: nn.Module, parameters: Sequence[Tensor]
-) -> list[Tensor]:
+def pulled(loss: Callable[[], Tensor], look: Look, parameters: Sequence[Tensor]) -> list[Tensor]:
     """The gradients of what ``loss`` gives, averaged over the processes and clipped to norm 1."""
-    gradients = _gradients(loss, model, parameters)
-    if not _sharded(parameters):
-        gradients = _averaged(gradients)
-    norm = _whole(get_total_norm(gradients))
+    gradients = _gradients(loss, look, parameters)
+    if not look.ranks.sharded:
+        gradients = _averaged(gradients, look.ranks)
+    norm = gathered(get_total_norm(gradients))
     factor = torch.where(norm.isfinite(), 1 / norm.clamp(min=1), 0)
     # Where the pull is not finite there is none; zero times infinity would not be zero.
     return [torch.where(norm.isfinite(), g * factor.to(g.device), 0) for g in gradients]
@@ -57,29 +56,21 @@ def add(
             grad.add_((gradient * by).to(grad.dtype))
 
 
-def processes() -> tuple[int, int]:
-    """The number of this process and how many train together."""
-    together = dist.is_available() and dist.is_initialized()
-    return (dist.get_rank(), dist.get_world_size()) if together else (0, 1)
-
-
-def agreed(number: float, device: torch.device) -> float:
+def agreed(number: float, look: Look) -> float:
     """The mean over the processes, so that all go on with the same."""
-    if processes()[1] == 1:
-        return number
-    message = torch.tensor([number], device=device)
-    dist.all_reduce(message)
-    return float(message) / processes()[1]
+    message = torch.tensor([number], dtype=torch.float64, device=look.device)
+    look.ranks.add(message)
+    return float(message) / look.ranks.count
 
 
 def _gradients(
-    loss: Callable[[], Tensor], model: nn.Module, parameters: Sequence[Tensor]
+    loss: Callable[[], Tensor], look: Look, parameters: Sequence[Tensor]
 ) -> list[Tensor]:
     found: Sequence[Tensor | None]
-    if not _sharded(parameters):
+    if not look.ranks.sharded:
         found = torch.autograd.grad(_needing(loss()), parameters, allow_unused=True)
     else:  # FSDP2 gathers and scatters in hooks of a backward pass that ends in .grad
-        everyone = list(model.parameters())
+        everyone = list(look.model.parameters())
         own = [parameter.grad for parameter in everyone]
         try:
             for parameter in everyone:
@@ -98,28 +89,17 @@ def _needing(loss: Tensor) -> Tensor:
     return loss
 
 
-def _averaged(gradients: list[Tensor]) -> list[Tensor]:
+def _averaged(gradients: list[Tensor], ranks: Ranks) -> list[Tensor]:
     """Means over the processes, in one message for each dtype and device."""
-    _, world = processes()
-    if world == 1:
+    if ranks.group is None:
         return gradients
     found = list(gradients)
     kinds = {(g.dtype, g.device) for g in gradients}
     for kind in sorted(kinds, key=str):
         here = [i for i, g in enumerate(gradients) if (g.dtype, g.device) == kind]
-        message = torch.cat([gradients[i].reshape(-1) for i in here]) / world
-        dist.all_reduce(message)
+        message = torch.cat([gradients[i].reshape(-1) for i in here]) / ranks.count
+        ranks.add(message)
         parts = torch.split(message, [gradients[i].numel() for i in here])
         for i, part in zip(here, parts, strict=True):
             found[i] = part.view(gradients[i].shape)
     return found
-
-
-def _sharded(parameters: Sequence[Tensor]) -> bool:
-    return any(hasattr(parameter, "full_tensor") for parameter in parameters)
-
-
-def _whole(norm: Tensor) -> Tensor:
-    """A norm of shards as a plain number."""
-    full = getattr(norm, "full_tensor", None)
-    return norm if full is None else full()

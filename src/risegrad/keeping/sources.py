@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -11,11 +11,12 @@ from torch import nn
 from risegrad.common.optional_imports import need
 from risegrad.curvature.memory.kept_data import TextForm, kind_of, prepared
 from risegrad.curvature.memory.kept_data import _is_text as is_text
+from risegrad.curvature.memory.many_ranks import Ranks
 from risegrad.curvature.memory.memory import Memory
+from risegrad.curvature.memory.remembered_batches import rounds
 from risegrad.curvature.memory.remembered_outputs import Of
-from risegrad.curvature.memory.remembering import _taken as taken_batches
 from risegrad.curvature.memory.remembering import remember
-from risegrad.curvature.operators.batch_forms import size_of
+from risegrad.curvature.operators.batch_forms import moved, size_of
 from risegrad.curvature.targets import unwrapped
 from risegrad.keeping.answers import features, predictions
 from risegrad.keeping.dreams import dreamed
@@ -23,10 +24,13 @@ from risegrad.keeping.kept_examples import Group, Kept, singles, split
 from risegrad.keeping.looking import Look
 from risegrad.keeping.settings import KeepSettings
 
+T = TypeVar("T")
+
 
 def kept_of(look: Look, old: Any, settings: KeepSettings) -> tuple[Memory | None, Kept]:
     """What the model knows of these examples now: a memory of four fifths, and all its answers."""
-    batches = list(taken_batches(_batches(look, old, settings), look.device, settings.examples))
+    given = rounds(_batches(look, old, settings), look.device, settings.examples, Ranks())
+    batches = _same(look, [now.batch for now in given])
     if not batches:
         raise ValueError("old must hold examples, got none")
     to_pull, to_hold = split(batches, settings.seed)
@@ -47,8 +51,19 @@ def kept_of(look: Look, old: Any, settings: KeepSettings) -> tuple[Memory | None
             predict=settings.predict,
             seed=settings.seed,
         )
+        memory = _same(look, memory)
     seen = sum(map(size_of, batches))
     return memory, Kept(pulled, tuple(_counted(look, g) for g in held), seen)
+
+
+def _same(look: Look, value: T) -> T:
+    """What the first process has, in all that train the model together: where two differ by
+    rounding, their models would drift apart."""
+    if look.ranks.group is None:
+        return value
+    plain: Any = moved(value, torch.device("cpu")) if isinstance(value, list) else value
+    first: T = look.ranks.gather(plain)[0]
+    return first
 
 
 @torch.no_grad()
