@@ -285,7 +285,7 @@ def test_checkpointing_and_compiling_change_nothing(change):
 def test_half_precision():
     exact, half = trained(lambda m: m), trained(lambda m: m, torch.bfloat16)
     assert bool(half.isfinite().all())
-    assert float((exact - half).norm() / exact.norm()) < 0.05
+    assert float((exact - half).norm() / exact.norm()) < 0.15
 
 
 def test_an_encoder_without_a_head_keeps_its_features():

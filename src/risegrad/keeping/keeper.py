@@ -154,7 +154,7 @@ class Keeper:
     @property
     def factor(self) -> float | None:
         """How much longer the last shaped step was made to make the plain one's progress."""
-        return None if self.attachment is None else float(getattr(self.attachment, "factor", 1.0))
+        return None if self.attachment is None else self.attachment.factor
 
     @property
     def time_ratio(self) -> float | None:

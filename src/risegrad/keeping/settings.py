@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from risegrad.common.checks import check_int, check_number
+from risegrad.curvature.memory.memory import DAMPING
 from risegrad.curvature.memory.memory_side import check_damping
 from risegrad.curvature.memory.remembered_outputs import Of, Reading
 
-DAMPING = 0.1
 PLAIN = ("examples", "budget", "pull", "damping", "seed", "of")
 
 
