@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from risegrad.common.record_seal import digest
 from risegrad.common.settings import (
     APART,
     as_plain,
-    digest,
     essence,
     flat,
     merge,

@@ -9,7 +9,8 @@ from continual.language.tiny_text import config as text_config
 from continual.language.tiny_text import save_model, write_task
 from continual.test_resume import KilledHere, dying_after, without_seconds
 from continual.tiny import config
-from risegrad.common.settings import digest, essence
+from risegrad.common.record_seal import digest
+from risegrad.common.settings import essence
 from risegrad.continual.additions.addition import Addition
 from risegrad.continual.devices import Devices
 from risegrad.continual.runs import estimate, perform, read_config

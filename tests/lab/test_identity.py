@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from risegrad.common.record_seal import digest
 from risegrad.common.run_inputs import Hub, Local, essential, readings_of
-from risegrad.common.settings import digest, essence, read, without
+from risegrad.common.settings import essence, read, without
 from risegrad.continual.runs import read_config
 from risegrad.lab.experiments.experiment_file import load_experiment
 from risegrad.lab.experiments.machine_paths import public, without_paths

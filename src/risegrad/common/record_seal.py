@@ -1,9 +1,9 @@
 """The seal of records: a hash of what must not be changed once they are written."""
 
+import hashlib
+import json
 from collections.abc import Mapping
 from typing import Any
-
-from risegrad.common.settings import digest
 
 SCHEMA = 2
 """The version of the records' format."""
@@ -21,3 +21,9 @@ def seal(content: Mapping[str, Any]) -> str:
     run = content.get("run")
     inputs = run.get("inputs") if isinstance(run, Mapping) else None
     return digest({key: content.get(key) for key in SEALED} | {"inputs": inputs or {}})
+
+
+def digest(plain: Any) -> str:
+    """SHA-256 of the canonical JSON: the same for the same content in whatever order."""
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()

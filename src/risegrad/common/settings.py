@@ -21,8 +21,6 @@ ValueError: rule.Q: unknown, did you mean 'q'? There are name, q
 
 import difflib
 import functools
-import hashlib
-import json
 import math
 import tomllib
 import types
@@ -31,6 +29,7 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from risegrad.common.checks import listed, nearest_hint
+from risegrad.common.record_seal import digest
 
 T = TypeVar("T")
 
@@ -173,12 +172,6 @@ def place_value(mapping: Mapping[str, Any], place: str, value: Any) -> dict[str,
     for part in reversed(parts):
         value = {part: value}
     return merge(mapping, value)
-
-
-def digest(plain: Any) -> str:
-    """SHA-256 of the canonical JSON: the same for the same content in whatever order."""
-    text = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def unknown(name: str, known: Iterable[str]) -> str:

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from risegrad.common.record_seal import digest
 from risegrad.common.run_inputs import Reading, look_at
-from risegrad.common.settings import digest, essence, without
+from risegrad.common.settings import essence, without
 from risegrad.continual.additions.addition import Addition
 from risegrad.continual.additions.composition import check_composition
 from risegrad.continual.additions.run_memory import LearningSettings, RunMemory, made_additions

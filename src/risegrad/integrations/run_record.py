@@ -15,8 +15,7 @@ from typing import Any
 
 from risegrad.common.atomic_files import write_json
 from risegrad.common.environment import environment, memory
-from risegrad.common.record_seal import SCHEMA, sealed
-from risegrad.common.settings import digest
+from risegrad.common.record_seal import SCHEMA, digest, sealed
 
 Percents = Mapping[str, float]
 

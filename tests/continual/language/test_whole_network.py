@@ -8,8 +8,9 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from continual.language.test_label_encoder import TASKS, write_intents
 from continual.language.test_runs import killed_runs_go_on_to_the_same_end, run
 from continual.language.tiny_text import config, make_model, save_model
+from risegrad.common.record_seal import digest
 from risegrad.common.seeds import seed_for
-from risegrad.common.settings import digest, essence
+from risegrad.common.settings import essence
 from risegrad.continual.additions.run_memory import MemorySettings, RunMemory
 from risegrad.continual.batch_plan import epoch_batches
 from risegrad.continual.devices import Devices

@@ -14,8 +14,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from lab import fake_workload
+from risegrad.common.record_seal import digest
 from risegrad.common.run_inputs import essential
-from risegrad.common.settings import digest
 from risegrad.lab.experiments.experiment_file import load_experiment
 from risegrad.lab.experiments.run_cells import expand
 from risegrad.lab.records.record import sealed, write_record

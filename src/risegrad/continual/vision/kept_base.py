@@ -21,8 +21,9 @@ import torch
 from torch import Tensor, nn
 
 from risegrad.common.atomic_files import cache_folder, replacing
+from risegrad.common.record_seal import digest
 from risegrad.common.run_inputs import essential, look_at
-from risegrad.common.settings import as_plain, digest
+from risegrad.common.settings import as_plain
 from risegrad.continual.devices import Devices
 from risegrad.continual.stream import Task
 from risegrad.continual.vision.classifier_heads import Head

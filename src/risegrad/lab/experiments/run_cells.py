@@ -9,10 +9,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from risegrad.common.record_seal import digest
 from risegrad.common.run_inputs import Inputs, Reading, describe, essential, readings_of
 from risegrad.common.settings import (
     as_plain,
-    digest,
     essence,
     flat,
     override,

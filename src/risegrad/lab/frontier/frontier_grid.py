@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from risegrad.common.atomic_files import output_folder, write_json
-from risegrad.common.settings import digest
+from risegrad.common.record_seal import digest
 from risegrad.lab.experiments.experiment_file import Experiment, RowTable
 from risegrad.lab.experiments.run_cells import RunCell, expand
 from risegrad.lab.frontier.frontier_methods import METHODS, SHARES, FrontierMethod, chosen

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from risegrad.common.atomic_files import write_json
-from risegrad.common.record_seal import SCHEMA, SEALED, seal, sealed
-from risegrad.common.settings import digest
+from risegrad.common.record_seal import SCHEMA, SEALED, digest, seal, sealed
 from risegrad.lab.records.record_fields import (
     Identity,
     PaperCell,

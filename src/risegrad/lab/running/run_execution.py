@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from risegrad import plugins
+from risegrad.common.record_seal import digest
 from risegrad.common.run_inputs import Inputs, Reading, differing, essential, look_at, readings_of
-from risegrad.common.settings import digest
 from risegrad.lab.experiments.machine_paths import without_paths
 from risegrad.lab.experiments.run_cells import RunCell
 from risegrad.lab.records import run_environment
