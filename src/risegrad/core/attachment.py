@@ -22,6 +22,7 @@ from risegrad.core.coverage import (
     summary,
     taking_part,
 )
+from risegrad.core.displacements import copy_if_moving, decay, writable_gradient
 from risegrad.core.mean_advice import little_is_left
 from risegrad.core.parameter_names import Named, distinct_seed, held_by_name, names_by_tensor
 from risegrad.core.shaped_step import shape_tensors, shape_whole
@@ -29,7 +30,6 @@ from risegrad.core.shapers import Shaper
 from risegrad.core.shards import local
 from risegrad.core.torch_optimizers import (
     check_can_be_shaped,
-    decay_kept,
     has_gradients,
     only_creates_state,
     scaler_skips,
@@ -211,13 +211,13 @@ class Attachment:
         if self.on == "update":
             # An optimizer that needs no gradients (zeroth-order) moves what requires them.
             anyone = self._awaited or not has_gradients(optimizer)
-            self._before = [_copy_if_moving(tensor, anyone) for tensor in self._tensors]
+            self._before = [copy_if_moving(tensor, anyone) for tensor in self._tensors]
             return None
         if len(args) > 1 and args[1] is not None:
             return (args[0], self._shaping(args[1]), *args[2:]), kwargs
         if kwargs.get("closure") is not None:
             return args, kwargs | {"closure": self._shaping(kwargs["closure"])}
-        self._shape([_writable_gradient(tensor) for tensor in self._tensors])
+        self._shape([writable_gradient(tensor) for tensor in self._tensors])
         return None
 
     def _shaping(self, closure: Closure) -> Closure:
@@ -230,7 +230,7 @@ class Attachment:
                     'are shaped once per step: attach with on="update"'
                 )
             loss = closure()
-            self._shape([_writable_gradient(tensor) for tensor in self._tensors])
+            self._shape([writable_gradient(tensor) for tensor in self._tensors])
             return loss
 
         return closure_then_shape
@@ -251,7 +251,7 @@ class Attachment:
         ]
         tie = self._coverage.tie
         if tie is not None and tie.leaves_decay:
-            self._decay(olds)
+            decay(optimizer, self._tensors, olds, self._coverage.groups)
         here, starts = ([local(t) for t in some if t is not None] for some in (moved, olds))
         # The parameters themselves hold the displacement for a moment: no third copy of them.
         if here:
@@ -261,18 +261,6 @@ class Attachment:
         finally:
             if here:
                 torch._foreach_add_(here, starts)
-
-    def _decay(self, olds: list[Tensor | None]) -> None:
-        """Let decoupled weight decay be done already, so that it is no part of displacements."""
-        groups = self._optimizer.param_groups
-        by_group: dict[int, list[Tensor]] = {}
-        for tensor, old, number in zip(self._tensors, olds, self._coverage.groups, strict=True):
-            if old is not None and tensor.grad is not None:
-                by_group.setdefault(number, []).append(local(old))
-        for number, own in by_group.items():
-            kept = decay_kept(self._optimizer, groups[number])
-            if isinstance(kept, float) or kept is not None:
-                torch._foreach_mul_(own, kept)
 
     def _shape(
         self, tensors: list[Tensor | None], gradients: list[Tensor | None] | None = None
@@ -396,17 +384,3 @@ def _lay_out_together(attachments: list[Attachment]) -> None:
     check_disjoint(coverages)
     for attachment, coverage in zip(attachments, coverages, strict=True):
         attachment._settle(coverage)
-
-
-def _writable_gradient(tensor: Tensor) -> Tensor | None:
-    """The gradient; ``torch.autograd.grad`` may have made an expanded one, many in one place."""
-    grad = tensor.grad
-    if grad is not None and grad.layout is torch.strided and 0 in grad.stride():
-        tensor.grad = grad = grad.clone(memory_format=torch.contiguous_format)
-    return grad
-
-
-def _copy_if_moving(tensor: Tensor, anyone: bool) -> Tensor | None:
-    """Whoever has no gradient stays where it is, so its step needs no memory."""
-    moving = tensor.grad is not None or (anyone and tensor.requires_grad)
-    return tensor.detach().clone() if moving else None

@@ -44,7 +44,7 @@ def recommended_rules(
     if memory is not None:
         # One is enough to see whether predictions hold where a memory keeps steps away.
         damping = how.dampings[len(how.dampings) // 2]
-        found[informed_name(damping)] = informed(problem, Informed(memory, damping))
+        found[informed_name(damping)] = informed(problem, Informed(memory, damping, match="norm"))
     return found
 
 

@@ -86,7 +86,7 @@ def test_steps_are_those_of_the_library(make_small):
     session = hand.session(1, optimizer="adamw", lr=0.01)
     training = hand.training(session)
     named = [(f"0.{name}", p) for name, p in hand.layer.named_parameters()]
-    attach(training.optimizers["body"], Informed(kept.memory, 0.3), named, "update")
+    attach(training.optimizers["body"], Informed(kept.memory, 0.3, match="norm"), named, "update")
     training.epoch(0, quiet)
     wanted = hand.values()
     for name, value in lab.values().items():

@@ -271,8 +271,9 @@ class Candidates:
             ISOTROPIC: IsotropicNoise(**like),  # type: ignore[arg-type]
         }
         if self.memory is not None:
+            exempt = self.rise.exempt
             found |= {
-                informed_name(rho): Informed(self.memory, rho, exempt=self.rise.exempt)
+                informed_name(rho): Informed(self.memory, rho, match="norm", exempt=exempt)
                 for rho in self.dampings
             }
         return found
@@ -318,7 +319,8 @@ def _informed(pricing: Pricing, candidates: Candidates, damping: float) -> RuleF
     named = named_parameters(model)
 
     def shaped(memory: Memory) -> Tensor:
-        return informed_direction(operator.space, pricing.step, named, Informed(memory, damping))
+        shaper = Informed(memory, damping, match="norm")  # and told by how much its rate must rise
+        return informed_direction(operator.space, pricing.step, named, shaper)
 
     bends = torch.zeros(operator.parts, 1, dtype=torch.float64)
     gains = torch.zeros_like(bends)
