@@ -181,7 +181,9 @@ def test_an_informed_update_is_what_the_attached_shaper_makes():
     assert list(found) == [SIGNS, "informed, damping 0.7"]
     g, model = problem.gradient, problem.kept.model
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    attach(optimizer, Informed(problem.memory(how.seed), 0.7), model.named_parameters())
+    attach(
+        optimizer, Informed(problem.memory(how.seed), 0.7, match="norm"), model.named_parameters()
+    )
     for name, piece in zip(problem.space.names, problem.space.tensors(g), strict=True):
         problem.parameters[name].grad = piece.clone()
     before = problem.space.flat([problem.parameters[name] for name in problem.space.names]).clone()

@@ -140,7 +140,7 @@ def test_an_informed_step_on_adams_update_is_the_one_that_is_attached():
     h, g = dense_curvature(model, old, where, "ggn"), dense_gradient(model, new, where)
     before = where.flat([*trained_parameters(model).values()]).clone()
     adam = torch.optim.Adam(model.parameters(), lr=1e-6)
-    attach(adam, Informed(memory, 0.3), params=model.named_parameters(), on="update")
+    attach(adam, Informed(memory, 0.3, match="norm"), params=model.named_parameters(), on="update")
     for x, y in new:
         nn.functional.cross_entropy(model(x), y).backward()
     adam.step()
@@ -238,7 +238,7 @@ def test_halves_are_judged_on_the_gradient_of_the_other_half():
     g = dense_gradient(model, new, where)
     total = 0.0
     for kept, other in ((old[::2], old[1::2]), (old[1::2], old[::2])):
-        shaper = Informed(remember(model, kept, examples=None), 0.3)
+        shaper = Informed(remember(model, kept, examples=None), 0.3, match="norm")
         x = informed_direction(where, g, dict(model.named_parameters()), shaper)
         size = sum(len(y) for _, y in other) / 15
         total -= (size * (dense_gradient(model, other, where) @ x) * (g @ g) / (g @ x)).item()

@@ -68,7 +68,7 @@ def test_an_informed_step_is_the_one_that_is_attached():
     h, g = dense_curvature(model, old, where, "ggn"), dense_gradient(model, new, where)
     before = where.flat([dict(model.named_parameters())[name] for name in where.names])
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    attach(optimizer, Informed(memory, 0.3), params=model.named_parameters())
+    attach(optimizer, Informed(memory, 0.3, match="norm"), params=model.named_parameters())
     for x, y in new:
         nn.functional.cross_entropy(model(x), y).backward()
     optimizer.step()
