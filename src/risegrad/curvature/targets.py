@@ -43,6 +43,10 @@ class Reader:
         self._decodes = "decoder_attention_mask" in taken and bool(
             getattr(getattr(inner, "config", None), "is_encoder_decoder", False)
         )
+        # Once it is known where labels stand, the model's own loss takes memory for nothing: of a
+        # large vocabulary as much as its logits. An encoder-decoder makes its inputs of them.
+        spare = taken.get("labels")
+        self._spare = not self._decodes and spare is not None and spare.default is None
         self._encoder = getattr(inner, "get_encoder", lambda: None)() if self._decodes else None
 
     def run(self, model: nn.Module, batch: Any) -> Any:
@@ -60,6 +64,8 @@ class Reader:
                 loss = None if is_pair(batch) else self.loss
                 self._shift = _label_shift(out, labels, seen.calls, loss)
             return out
+        if self._shift is not None and self._spare:
+            inputs = {name: value for name, value in inputs.items() if name != "labels"}
         return model(**inputs, **self._options)
 
     def predict(self, model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 FEW = 512
 """Classes up to which all are kept."""
@@ -39,9 +41,12 @@ class Answers:
             _check_rows(rows, self.values, rows.shape[-1])
             return (wide(rows) - self.values).square().sum(-1) / (2 * self.spread)
         _check_rows(rows, self.values, self.width)
-        now, then = _log_chances(rows, self.classes, self.width), self.values
-        chances = then.exp()
-        return torch.where(chances > 0, chances * (then - now), 0.0).sum(-1)
+        if self.classes is None:
+            return _divergence(self.values, wide(rows[..., : self.width]).log_softmax(-1))
+        found: Tensor = _MergedDivergence.apply(
+            rows[..., : self.width], self.values, self.classes.long()
+        )
+        return found
 
     def agreements(self, rows: Tensor) -> Tensor | None:
         """For each row whether its most likely class is the one that it was; None of features."""
@@ -71,11 +76,16 @@ def predictions(rows: Tensor) -> Answers:
             "a prediction must have at least two classes in its last dimension, got shape "
             f"{tuple(rows.shape)}: use of='features'"
         )
-    classes = wide(rows).topk(TOP).indices.int() if width > FEW else None
-    values = _log_chances(rows, classes, width)
+    if width > FEW:
+        parts = [wide(part).topk(TOP).indices for part in _few(rows)]
+        classes = torch.cat(parts) if parts else rows.new_zeros(0, TOP, dtype=torch.long)
+        pairs = zip(_few(rows), _few(classes, width), strict=True)
+        values = torch.cat([_merged(wide(part), index) for part, index in pairs])
+    else:
+        classes, values = None, wide(rows).log_softmax(-1)
     if not bool(values.exp().isfinite().all()):
         raise FloatingPointError("the model's predictions of what is to be kept are not finite")
-    return Answers(values, classes, width)
+    return Answers(values, None if classes is None else classes.int(), width)
 
 
 def features(parts: Sequence[Tensor]) -> list[Answers]:
@@ -93,14 +103,59 @@ def wide(rows: Tensor) -> Tensor:
     return rows if rows.dtype == torch.float64 else rows.float()
 
 
-def _log_chances(rows: Tensor, classes: Tensor | None, width: int) -> Tensor:
-    """Log-probabilities among the first ``width`` classes: of all, or of some and of the rest."""
-    scores = wide(rows[..., :width])
-    if classes is None:
-        return scores.log_softmax(-1)
-    index = classes.long()
-    rest = scores.scatter(-1, index, -torch.inf).logsumexp(-1, keepdim=True)
-    return torch.cat([scores.gather(-1, index), rest], -1).log_softmax(-1)
+class _MergedDivergence(torch.autograd.Function):
+    """``KL(then || now)`` with all but a few classes merged into one.
+
+    A few rows at a time: the scores of a large vocabulary are most of what a pull needs memory for,
+    and nothing of their size is kept here but their gradient.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, then: Tensor, classes: Tensor) -> Tensor:
+        """The divergence of each row."""
+        ctx.save_for_backward(scores, then, classes)
+        parts = zip(*_alike(scores, then, classes), strict=True)
+        found = [_divergence(old, _merged(wide(now), index)) for now, old, index in parts]
+        return torch.cat(found) if found else then.new_zeros(0)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        """``q_j - p_j`` of a class, and ``q_j (1 - p / q)`` of one among the rest of all."""
+        scores, then, classes = ctx.saved_tensors
+        gradient = torch.empty_like(scores)
+        parts = _alike(gradient, scores, then, classes, grads[0])
+        for out, now, old, index, weight in zip(*parts, strict=True):
+            merged, chances = _merged(wide(now), index).exp(), old.exp()
+            p, q = chances[:, -1:], merged[:, -1:]
+            found = wide(now).softmax(-1).mul_(1 - torch.where(p > 0, p / q, 0))
+            found.scatter_(-1, index, (merged - chances)[:, :-1])
+            out.copy_(found.mul_(weight[:, None]))
+        return gradient, None, None
+
+
+def _divergence(then: Tensor, now: Tensor) -> Tensor:
+    chances = then.exp()
+    return torch.where(chances > 0, chances * (then - now), 0.0).sum(-1)
+
+
+def _merged(scores: Tensor, classes: Tensor) -> Tensor:
+    """Log-probabilities of these classes and, last, of all others together."""
+    rest = scores.scatter(-1, classes, -torch.inf).logsumexp(-1, keepdim=True)
+    return torch.cat([scores.gather(-1, classes), rest], -1).log_softmax(-1)
+
+
+ELEMENTS = 1 << 23
+"""Scores that are looked at together."""
+
+
+def _few(rows: Tensor, width: int | None = None) -> Sequence[Tensor]:
+    """A few rows at a time."""
+    return torch.split(rows, max(1, ELEMENTS // (width or rows.shape[-1]))) if len(rows) else ()
+
+
+def _alike(first: Tensor, *others: Tensor) -> list[Sequence[Tensor]]:
+    return [_few(tensor, first.shape[-1]) for tensor in (first, *others)]
 
 
 def _check_rows(rows: Tensor, then: Tensor, width: int) -> None:

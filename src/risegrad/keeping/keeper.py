@@ -85,9 +85,11 @@ class Keeper:
         """
         if self.kept is None:
             return None
-        known = self._measured is not None and within is not None
-        if not known or self.steps - self._measured[0] > within:
-            self._measured = self.steps, drift_of(self._look, self.kept.held)
+        if self._measured is not None and within is not None:
+            step, known = self._measured
+            if self.steps - step <= within:
+                return known
+        self._measured = self.steps, drift_of(self._look, self.kept.held)
         return self._measured[1]
 
     def report(self) -> dict[str, Any]:

@@ -32,8 +32,9 @@ def pulled(loss: Callable[[], Tensor], look: Look, parameters: Sequence[Tensor])
         gradients = _averaged(gradients, look.ranks)
     norm = gathered(get_total_norm(gradients))
     factor = torch.where(norm.isfinite(), 1 / norm.clamp(min=1), 0)
+    there = {g.device: factor.to(g.device) for g in gradients}
     # Where the pull is not finite there is none; zero times infinity would not be zero.
-    return [torch.where(norm.isfinite(), g * factor.to(g.device), 0) for g in gradients]
+    return [torch.where(there[g.device] > 0, g * there[g.device], 0) for g in gradients]
 
 
 def add(
@@ -50,10 +51,13 @@ def add(
             f"a pull is dense, got a gradient that is {sparse[0].layout}: use sparse=False in the "
             "embedding, or pull=0"
         )
+    if not pairs:
+        return
+    own, pull = ([*side] for side in zip(*pairs, strict=True))
     with torch.no_grad():
-        for grad, gradient in pairs:
-            by = strength if scale is None else strength * scale.to(gradient.device)
-            grad.add_((gradient * by).to(grad.dtype))
+        if scale is not None:
+            pull = [gradient * scale.to(gradient.device) for gradient in pull]
+        torch._foreach_add_(own, pull, alpha=strength)
 
 
 def agreed(number: float, look: Look) -> float:
