@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Sequence
@@ -34,6 +35,8 @@ TOGETHER = 10
 REPLAYED = 8
 """Old chats of one step, as many as pull."""
 IN_LOSS = ("kl", "dark-replay")
+LISTS: dict[str, Any] = {"train": [], "remember": [], "bytes": []}
+"""What is measured once for each task."""
 KEEPERS = ("keep", "informed", "distill", *IN_LOSS)
 
 
@@ -53,26 +56,25 @@ class ChatLearner:
 
     def learn(self) -> Made:
         """What was trained after each task (``task/parameter``), and how it went, plain data."""
-        state = self.checkpoints.latest() or {"task": 0, "step": 0, "ends": {}, "losses": []}
+        begin = {"task": 0, "step": 0, "ends": {}, "plain": {"losses": [], "kept": None} | LISTS}
+        state = self.checkpoints.latest() or copy.deepcopy(begin)
         ends: dict[str, Tensor] = state["ends"]
-        plain: dict[str, Any] = {
-            "losses": state["losses"], "train": state.get("train", []), "bytes": [],
-            "remember": [], "kept": None,
-        }  # fmt: skip
+        plain: dict[str, Any] = state["plain"]
         keeper: Keeper | None = None
         for task in range(state["task"], len(self.tasks)):
             self.report({"task": task + 1, "tasks": len(self.tasks)})
             optimizer = self._optimizer(task)
             started = time.perf_counter()
             keeper = self._kept(task, optimizer, keeper)
-            plain["remember"].append(time.perf_counter() - started)
-            if state.get("optimizer") is not None:
+            made = time.perf_counter() - started
+            if "optimizer" in state:
                 put(self.model, state["parameters"])
                 optimizer.load_state_dict(state["optimizer"])
             self._task(task, state["step"], optimizer, keeper, ends, plain)
             state = {"step": 0}
             ends |= {f"{task}/{n}": p.detach().clone() for n, p in trainable(self.model).items()}
             plain["train"].append(time.perf_counter() - started)
+            plain["remember"].append(made)
             if keeper is not None and keeper.kept is not None:
                 plain["bytes"].append(sum(keeper.report()["bytes"].values()))
                 plain["kept"] = vars(keeper.drift()) | {"strength": keeper.strength}
@@ -194,6 +196,6 @@ class ChatLearner:
     ) -> None:
         parameters = {n: p.detach().clone() for n, p in trainable(self.model).items()}
         self.checkpoints.save({
-            "task": task, "step": step, "ends": ends, "losses": plain["losses"],
-            "train": plain["train"], "parameters": parameters, "optimizer": optimizer.state_dict(),
+            "task": task, "step": step, "ends": ends, "plain": plain,
+            "parameters": parameters, "optimizer": optimizer.state_dict(),
         })  # fmt: skip
