@@ -14,7 +14,9 @@ from risegrad.lab.experiments import experiment_library
 from risegrad.lab.experiments.experiment_file import load_experiment
 from risegrad.lab.experiments.run_cells import expand
 
-TRAINING = ("epochs", "optimizer", "momentum", "weight_decay", "schedule", "clip")
+TRAINING = (
+    "epochs", "steps", "optimizer", "momentum", "weight_decay", "schedule", "warmup", "clip",
+)  # fmt: skip
 """What must not differ between rules without a reason; learning rates are chosen for each."""
 
 
@@ -24,7 +26,7 @@ def cells(name, *overrides):
 
 def training_of(cell):
     groups = {
-        f"{group}.{key}": cell.config[group][key]
+        f"{group}.{key}": cell.config.get(group, {}).get(key)
         for group in ("head", "adapter")
         for key in TRAINING
     }

@@ -85,6 +85,7 @@ def _check_used(
 DOMAINS: dict[str, str] = {
     "vision": "risegrad.continual.vision.vision_run",
     "language": "risegrad.continual.language.language_run",
+    "chat": "risegrad.continual.chat.chat_run",
     "own": "risegrad.continual.own_run",
 }
 """Modules with the functions of this one, for their own settings."""

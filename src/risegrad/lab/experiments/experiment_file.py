@@ -38,6 +38,7 @@ class Sections:
     memory: Table | None = None
     loop: Table | None = None
     additions: Any = None
+    abilities: Table | None = None
 
     def given(self) -> Table:
         """The sections that the file has."""

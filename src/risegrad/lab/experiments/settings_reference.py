@@ -54,6 +54,7 @@ def tables() -> list[SettingsTable]:
 def _experiment_tables() -> Iterator[SettingsTable]:
     from risegrad import plugins
     from risegrad.continual.additions import ADDITIONS
+    from risegrad.continual.chat.chat_settings import ChatRun
     from risegrad.continual.language import language_run
     from risegrad.continual.language.hosts.text_hosts import HOSTS as TEXT_HOSTS
     from risegrad.continual.language.streams.own_text_tasks import OwnTextTask
@@ -69,6 +70,8 @@ def _experiment_tables() -> Iterator[SettingsTable]:
         else:
             yield SettingsTable(section, "vision", cls, defaults)
             yield SettingsTable(section, "language", *language[section])
+    for section, (cls, defaults) in _sections(ChatRun).items():
+        yield SettingsTable(section, "chat", cls, defaults)
     yield SettingsTable("stream.own", "language, by task", OwnTextTask)
     for name, host in {**HOSTS, **TEXT_HOSTS}.items():
         yield SettingsTable("host", name, host.Settings)
