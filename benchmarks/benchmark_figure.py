@@ -4,9 +4,9 @@ from typing import Any
 
 import altair as alt
 
-from risegrad.pages.charts import ROWS, AnyChart, with_data
-from risegrad.pages.page import ChartFigure
-from risegrad.pages.tables import Column, Line, Section, Table, TableCell
+from riselab.pages.charts import ROWS, AnyChart, with_data
+from riselab.pages.page import ChartFigure
+from riselab.pages.tables import Column, Line, Section, Table, TableCell
 
 COLOURS = {"met": "#1b7f5c", "missed": "#c2410c"}
 ENDS = (0.5, 30.0)

@@ -16,10 +16,10 @@ from risegrad.core.shapers import Rise
 from risegrad.curvature import Measurement
 from risegrad.curvature.diagnosis.diagnose import diagnose_operator
 from risegrad.curvature.diagnosis.rules import Candidates, MemoryFold
-from risegrad.curvature.memory.remembering import remember
-from risegrad.curvature.operators.objective import Objective
-from risegrad.curvature.operators.parameter_space import Space, make_space, trained_parameters
-from risegrad.curvature.operators.products import Kind, NetworkOperator
+from risegrad.curvature.objective import Objective
+from risegrad.curvature.products import Kind, NetworkOperator
+from risegrad.curvature.space import Space, make_space, trained_parameters
+from risegrad.memory.remember import remember
 
 TOKENS, TARGET, BATCH = 16, 4, 8
 PRECISION = 0.1

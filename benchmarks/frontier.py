@@ -12,14 +12,13 @@ import numpy as np
 import torch
 
 from benchmarks.timing import Ratio, at_least
-from risegrad.continual.vision import kept_base
-from risegrad.continual.vision.classifier_heads import Head
-from risegrad.continual.vision.first_task_base import train_base
-from risegrad.continual.vision.streams.array_sources import digits
-from risegrad.continual.vision.streams.domain_variants import turned
-from risegrad.lab.frontier.found_frontier import FoundFrontier
-from risegrad.lab.frontier.frontier_search import frontier
-from risegrad.lab.frontier.frontier_settings import FrontierSettings
+from riselab.continual.vision import base
+from riselab.continual.vision.base import train_base
+from riselab.continual.vision.models import Head
+from riselab.continual.vision.streams.sources import digits, turned
+from riselab.frontier.found import FoundFrontier
+from riselab.frontier.problem import FrontierSettings
+from riselab.frontier.search import frontier
 
 # Seeds, rates and teaching as they are by default.
 SETTINGS = FrontierSettings(seeds=3, rates=3, epochs=20, teach=20, examples=1000)
@@ -48,7 +47,7 @@ def teaching() -> Iterator[list[float]]:
         taken.append(time.perf_counter() - began)
         return head
 
-    with patch.object(kept_base, "train_base", timed):
+    with patch.object(base, "train_base", timed):
         yield taken
 
 

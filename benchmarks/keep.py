@@ -7,10 +7,10 @@ import shutil
 import sys
 from pathlib import Path
 
-from risegrad.continual.runs import read_config
-from risegrad.lab.experiments.experiment_file import load_experiment
-from risegrad.lab.experiments.run_cells import expand
-from risegrad.lab.records.record import read_records
+from riselab.continual.runs import read_config
+from riselab.experiments.cells import expand
+from riselab.experiments.file import load_experiment
+from riselab.records.record import read_records
 
 RECORDS = Path(__file__).parents[1] / "experiments" / "records"
 

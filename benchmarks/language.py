@@ -19,18 +19,17 @@ from transformers import (
 )
 
 from benchmarks.timing import Ratio, at_least, measured_ratio
-from risegrad.continual.batch_plan import epoch_batches
-from risegrad.continual.devices import Devices
-from risegrad.continual.language.answer_scoring import label_scores
-from risegrad.continual.language.hosts.lora_hosts import LanguageHostSettings, SeqLora
-from risegrad.continual.language.language_kit import LanguageKit
-from risegrad.continual.language.language_models import LanguageModelSettings, wrap
-from risegrad.continual.language.language_run import USUAL
-from risegrad.continual.language.streams.text_stream_build import TextSplit
-from risegrad.continual.session import silent
-from risegrad.continual.session_training import Loop, SessionTraining
-from risegrad.continual.stream import Stream, Task
-from risegrad.continual.update_rules import Rule
+from riselab.continual.batches import epoch_batches
+from riselab.continual.devices import Devices
+from riselab.continual.host import Stream, Task, silent
+from riselab.continual.language.hosts.lora import LanguageHostSettings, SeqLora
+from riselab.continual.language.kit import LanguageKit
+from riselab.continual.language.models import LanguageModelSettings, wrap
+from riselab.continual.language.run import USUAL
+from riselab.continual.language.scoring import label_scores
+from riselab.continual.language.streams.build import TextSplit
+from riselab.continual.rules import Rule
+from riselab.continual.training import Loop, SessionTraining
 
 VOCABULARY = 32128
 BATCH = 8

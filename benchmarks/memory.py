@@ -13,9 +13,8 @@ from torch import Tensor
 from benchmarks.models import BATCH, Subject, t5, vit
 from benchmarks.timing import Ratio, at_most, seconds
 from risegrad import Informed, Memory, attach, remember
-from risegrad.curvature.memory.covered_layers import all_layers
-from risegrad.curvature.memory.factor import Factor
-from risegrad.curvature.memory.layer_memory import LayerMemory
+from risegrad.memory.factor import Factor
+from risegrad.memory.layers import LayerMemory, all_layers
 
 ROUNDS, RANK, IMAGES = 7, 16, 1000
 DECOMPOSITIONS = ("eigh", "svd", "qr", "cholesky")

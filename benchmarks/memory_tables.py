@@ -6,13 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from risegrad.curvature.memory.memory import size
-from risegrad.foresight.calibration import (
-    LayerShape,
-    MemoryEstimate,
-    full_estimate,
-    lora_estimate,
-)
+from risegrad.memory.memory import size
+from riselab.foresight.calibration import LayerShape, MemoryEstimate, full_estimate, lora_estimate
 
 STUDIES = Path(__file__).with_name("studies")
 DEVICES = (1, 8, 64)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from benchmarks.keep import RECORDS
 from benchmarks.timing import Ratio, at_most, measured_ratio
-from risegrad.common.record_seal import digest
-from risegrad.lab.records.record import read_records, write_record
-from risegrad.lab.report.builder import build, write_report
+from risegrad.common.seal import digest
+from riselab.records.record import read_records, write_record
+from riselab.report.builder import build, write_report
 
 ROWS, SEEDS = 100, 10
 

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from benchmarks.timing import Ratio, Work, at_least, at_most, measured_ratio
 from risegrad import Blocks, Rise
-from risegrad.core.block_layout import make_layout
-from risegrad.core.rise_rule import Sampler
+from risegrad.core.blocks import make_layout
 from risegrad.core.shaped_step import shape_tensors
+from risegrad.core.shapers import Sampler
 
 ELEMENTS = 10_000_000
 

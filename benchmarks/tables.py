@@ -22,11 +22,12 @@ from benchmarks.foresight_tables import (
 )
 from benchmarks.keep import row_labels
 from benchmarks.memory_tables import dreams_table, memory_of_table, scale_table
-from risegrad.lab.frontier.equal_learning import EqualLearning
-from risegrad.lab.records.record import Record, read_records
-from risegrad.lab.report.builder import Report, build
-from risegrad.lab.report.methods import VERDICTS
-from risegrad.pages.page import ChartFigure, save_figures
+from riselab.frontier.curves import EqualLearning
+from riselab.pages.page import ChartFigure, save_figures
+from riselab.records.reader import Record
+from riselab.records.record import read_records
+from riselab.report.builder import Report, build
+from riselab.report.methods import VERDICTS
 
 ROOT = Path(__file__).parents[1]
 

@@ -16,13 +16,13 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.timing import Ratio, at_least, measured_ratio
-from risegrad.continual.devices import Devices
-from risegrad.continual.runs import perform, read_config
-from risegrad.continual.session import silent
-from risegrad.continual.session_training import SessionTraining
-from risegrad.continual.vision.backbone import features
-from risegrad.continual.vision.hosts.adapter_classifier import AdapterClassifier
-from risegrad.continual.vision.vision_run import make_host
+from riselab.continual.devices import Devices
+from riselab.continual.host import silent
+from riselab.continual.runs import perform, read_config
+from riselab.continual.training import SessionTraining
+from riselab.continual.vision.hosts.classifiers import AdapterClassifier
+from riselab.continual.vision.models import features
+from riselab.continual.vision.run import make_host
 
 Epoch = Callable[[], object]
 BATCH, RATE = 48, 1e-3

@@ -15,9 +15,9 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 from playwright.sync_api import sync_playwright
 
-from risegrad.continual.vision.streams import build_stream, named_stream
-from risegrad.lab.records.record import read_records
-from risegrad.lab.report.builder import build, write_report
+from riselab.continual.vision.streams import build_stream, named_stream
+from riselab.records.record import read_records
+from riselab.report.builder import build, write_report
 
 ROOT = Path(__file__).parents[1]
 FIGURES, RECORDS = ROOT / "docs" / "figures", ROOT / "experiments" / "records"

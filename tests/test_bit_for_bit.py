@@ -18,11 +18,11 @@ import torch
 from continual.language.tiny_text import config as text_config
 from continual.language.tiny_text import save_model, write_task
 from continual.tiny import config
-from risegrad.continual.runs import perform, read_config
-from risegrad.continual.session import silent
-from risegrad.sandbox.quadratics import one_thread
-from risegrad.sandbox.run import SandboxSettings
-from risegrad.sandbox.run import run as run_sandbox
+from riselab.continual.host import silent
+from riselab.continual.runs import perform, read_config
+from riselab.sandbox.quadratics import one_thread
+from riselab.sandbox.run import SandboxSettings
+from riselab.sandbox.run import run as run_sandbox
 
 MADE_WITH = ("2.15.0+cu132", "AVX512")
 HERE = (torch.__version__, torch.backends.cpu.get_cpu_capability())

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from risegrad.cli import COMMANDS, main
-from risegrad.common.optional_imports import EXTRAS
-from risegrad.sandbox import command as sandbox
-from risegrad.sandbox import figures
-from risegrad.sandbox.run import SandboxSettings
+from risegrad.common.imports import EXTRAS
+from riselab.cli import COMMANDS, main
+from riselab.sandbox import command as sandbox
+from riselab.sandbox import figures
+from riselab.sandbox.run import SandboxSettings
 
 SMALL = ["--d", "8", "--q", "2", "--samples", "640", "--large-d", "16", "--block", "4"]
 SMALL += ["--steps", "3"]
@@ -189,7 +189,7 @@ def test_the_installed_way_to_call_it_works(tmp_path: Path) -> None:
     spectrum.write_text("4 2 1 1")
     argv = ["sandbox", "--quiet", "--out", "results", "--spectrum", "file:values.txt", *SMALL]
     done = subprocess.run(
-        [sys.executable, "-m", "risegrad.cli", *argv],
+        [sys.executable, "-m", "riselab.cli", *argv],
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -207,7 +207,7 @@ root.__path__ = list(importlib.util.find_spec("risegrad").submodule_search_locat
 for name in [n for n in sys.modules if n.split(".")[0] in ("torch", "risegrad")]:
     del sys.modules[name]
 sys.modules["risegrad"] = root
-from risegrad.cli import main
+from riselab.cli import main
 code = main(["--help"])
 heavy = {"torch", "numpy", "matplotlib", "tqdm"} & set(sys.modules)
 sys.exit(f"imported {heavy}" if heavy else code)
@@ -247,7 +247,7 @@ def core_only(tmp_path: Path) -> Core:
     source = str(Path(__file__).parents[1] / "src")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), source])}
     return lambda *argv: subprocess.run(
-        [sys.executable, "-m", "risegrad.cli", *argv],
+        [sys.executable, "-m", "riselab.cli", *argv],
         cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
@@ -301,7 +301,7 @@ def test_a_reader_who_has_gone_is_no_news(argv: list[str]) -> None:
     """As in ``rise show ... | head``: no traceback, and nothing from Python at its end either."""
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-m", "risegrad.cli", *argv]
+    command = [sys.executable, "-m", "riselab.cli", *argv]
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writing)
     assert (done.returncode, done.stderr) == (141, "")
@@ -310,7 +310,7 @@ def test_a_reader_who_has_gone_is_no_news(argv: list[str]) -> None:
 def test_an_interrupt_while_things_are_loaded_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text("import time\nprint('loading', flush=True)\ntime.sleep(60)")
     process = subprocess.Popen(
-        [sys.executable, "-m", "risegrad.cli", "run", "digits", "--plugin", "slow"],
+        [sys.executable, "-m", "riselab.cli", "run", "digits", "--plugin", "slow"],
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from risegrad.common import run_inputs
-from risegrad.common.atomic_files import cache_folder
-from risegrad.common.run_inputs import Hub, Known, Local, describe, differing, essential, look_at
+from risegrad.common.files import cache_folder
+from riselab.common import inputs
+from riselab.common.inputs import Hub, Known, Local, describe, differing, essential, look_at
 
 COMMITS = "a" * 40, "b" * 40
 
@@ -20,8 +20,8 @@ def counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Path]:
     """The files that were read, with a cache of the test's own."""
     monkeypatch.setenv("RISEGRAD_CACHE", str(tmp_path / "cache"))
     read: list[Path] = []
-    sha256 = run_inputs._sha256
-    monkeypatch.setattr(run_inputs, "_sha256", lambda file: [read.append(file), sha256(file)][1])
+    sha256 = inputs._sha256
+    monkeypatch.setattr(inputs, "_sha256", lambda file: [read.append(file), sha256(file)][1])
     return read
 
 
@@ -45,7 +45,7 @@ def age(root: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def _settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_inputs, "SETTLED", -60.0)
+    monkeypatch.setattr(inputs, "SETTLED", -60.0)
 
 
 def test_a_file_is_its_content(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     def refuse(file: Path) -> str:
         raise PermissionError(13, "Permission denied", str(file))
 
-    monkeypatch.setattr(run_inputs, "_sha256", refuse)
+    monkeypatch.setattr(inputs, "_sha256", refuse)
     with pytest.raises(ValueError, match=r"x cannot be read \(Permission denied\)"):
         of(tmp_path / "x")
 
@@ -125,7 +125,7 @@ def test_a_change_that_hides_its_time_is_seen(tmp_path: Path, counted: list[Path
 def test_what_just_changed_is_not_kept(
     tmp_path: Path, counted: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_inputs, "SETTLED", 2.0)
+    monkeypatch.setattr(inputs, "SETTLED", 2.0)
     (tmp_path / "x").write_text("1")
     of(tmp_path / "x"), of(tmp_path / "x")
     assert len(counted) == 2

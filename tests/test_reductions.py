@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from references import assert_close
-from risegrad.core.reductions import LONG, dot, norm
-from risegrad.core.rise_rule import one_draw
-from risegrad.core.step_arithmetic import Piece, measure
+from risegrad.core.arithmetic import LONG, Piece, dot, measure, norm
+from risegrad.core.shapers import one_draw
 from risegrad.zeroth_order import spsa
 
 EXACT = 5e-5  # of a long float32 sum; torch's own is off by 2e-2

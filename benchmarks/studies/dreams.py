@@ -24,7 +24,7 @@ from transformers import AutoTokenizer, T5ForConditionalGeneration
 
 import risegrad
 from benchmarks.studies.stream_trials import as_rows, deviation, keep
-from risegrad.continual.language.streams.text_tasks import POOL
+from riselab.continual.language.streams.settings import POOL
 
 RESULTS = Path(__file__).with_suffix(".json")
 SEEDS = (0, 1, 2)

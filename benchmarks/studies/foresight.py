@@ -21,33 +21,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from risegrad.common.atomic_files import write_json
+from risegrad.common.files import write_json
 from risegrad.common.settings import as_plain
-from risegrad.continual.additions.run_memory import made_additions
-from risegrad.continual.devices import Devices
-from risegrad.continual.runs import make_host, read_config
+from risegrad.core.coverage import plain_name
 from risegrad.core.draws import mix, numbered_generator
-from risegrad.core.parameter_names import plain_name
-from risegrad.core.rise_rule import shape
-from risegrad.core.shapers import Rise
+from risegrad.core.shapers import Rise, shape
 from risegrad.curvature.diagnosis.diagnose import diagnose_operator
 from risegrad.curvature.diagnosis.report import BlockReport, plain
-from risegrad.curvature.operators.objective import Objective
-from risegrad.curvature.operators.parameter_space import Block, Space
-from risegrad.foresight.foresight_settings import (
-    DiagnosisSettings,
-    ValidationSettings,
-    read_sections,
-)
-from risegrad.foresight.local_updates import Bench, step_sizes_for
-from risegrad.foresight.local_validation import rank_correlation
-from risegrad.foresight.reached_point import ReachedPoint, state_of
-from risegrad.foresight.session import SessionProblem, SessionReader, rise_of
-from risegrad.foresight.session_diagnosis import measurement_of
-from risegrad.lab.commands.lab_arguments import add_experiment, overrides
-from risegrad.lab.experiments.experiment_file import load_experiment
-from risegrad.lab.experiments.run_cells import RunCell, choose, expand
-from risegrad.lab.records.run_environment import provenance
+from risegrad.curvature.objective import Objective
+from risegrad.curvature.space import Block, Space
+from riselab.commands.arguments import add_experiment, overrides
+from riselab.continual.additions.memory import made_additions
+from riselab.continual.devices import Devices
+from riselab.continual.runs import make_host, read_config
+from riselab.experiments.cells import RunCell, choose, expand
+from riselab.experiments.file import load_experiment
+from riselab.foresight.local_updates import Bench, step_sizes_for
+from riselab.foresight.local_validation import rank_correlation
+from riselab.foresight.reached_point import ReachedPoint, state_of
+from riselab.foresight.session import SessionProblem, SessionReader, rise_of
+from riselab.foresight.session_diagnosis import measurement_of
+from riselab.foresight.settings import DiagnosisSettings, ValidationSettings, read_sections
+from riselab.records.record import provenance
 
 END = 0
 """Stands for the end of the session among the numbers of steps."""

@@ -2,68 +2,27 @@
 
 from typing import TYPE_CHECKING
 
-from risegrad.common.lazy_names import lookup
+from risegrad.common.imports import lazy
 
 if TYPE_CHECKING:
-    from risegrad.core.attachment import Attachment, attach
-    from risegrad.core.blocks import Blocks
-    from risegrad.core.rise_rule import shape
-    from risegrad.core.shapers import CovarianceNoise, IsotropicNoise, Rise, ScaledFO
-    from risegrad.curvature.diagnosis.diagnose import diagnose
-    from risegrad.curvature.memory.informed import Informed
-    from risegrad.curvature.memory.memory import Memory
-    from risegrad.curvature.memory.remembering import remember
-    from risegrad.curvature.memory.retraction import retract
-    from risegrad.keeping.dreams import dreamed
-    from risegrad.keeping.keep import keep
-    from risegrad.keeping.keeper import Keeper
-    from risegrad.lab.frontier.frontier_search import frontier
+    from risegrad.core.attachment import Attachment as Attachment
+    from risegrad.core.attachment import attach as attach
+    from risegrad.core.blocks import Blocks as Blocks
+    from risegrad.core.shapers import CovarianceNoise as CovarianceNoise
+    from risegrad.core.shapers import IsotropicNoise as IsotropicNoise
+    from risegrad.core.shapers import Rise as Rise
+    from risegrad.core.shapers import ScaledFO as ScaledFO
+    from risegrad.core.shapers import shape as shape
+    from risegrad.curvature.diagnosis.diagnose import diagnose as diagnose
+    from risegrad.keeping.dreams import dreamed as dreamed
+    from risegrad.keeping.keep import keep as keep
+    from risegrad.keeping.keeper import Keeper as Keeper
+    from risegrad.memory.informed import Informed as Informed
+    from risegrad.memory.memory import Memory as Memory
+    from risegrad.memory.remember import remember as remember
+    from risegrad.memory.retraction import retract as retract
+    from riselab.frontier.search import frontier as frontier
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Attachment",
-    "Blocks",
-    "CovarianceNoise",
-    "Informed",
-    "IsotropicNoise",
-    "Keeper",
-    "Memory",
-    "Rise",
-    "ScaledFO",
-    "attach",
-    "diagnose",
-    "dreamed",
-    "frontier",
-    "keep",
-    "remember",
-    "retract",
-    "shape",
-]
-
-# A module must not have the name of a function here, or importing it would hide the function.
-_HOMES = {
-    "Attachment": "core.attachment",
-    "Blocks": "core.blocks",
-    "CovarianceNoise": "core.shapers",
-    "Informed": "curvature.memory.informed",
-    "IsotropicNoise": "core.shapers",
-    "Keeper": "keeping.keeper",
-    "Memory": "curvature.memory.memory",
-    "Rise": "core.shapers",
-    "ScaledFO": "core.shapers",
-    "attach": "core.attachment",
-    "diagnose": "curvature.diagnosis.diagnose",
-    "dreamed": "keeping.dreams",
-    "frontier": "lab.frontier.frontier_search",
-    "keep": "keeping.keep",
-    "remember": "curvature.memory.remembering",
-    "retract": "curvature.memory.retraction",
-    "shape": "core.rise_rule",
-}
-
-__getattr__ = lookup(__name__, _HOMES)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+__getattr__, __dir__, __all__ = lazy(__name__)

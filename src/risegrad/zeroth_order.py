@@ -24,10 +24,10 @@ import torch
 from torch import Tensor, nn
 
 from risegrad.common.checks import check_choice, check_int, check_number, check_positive_int
+from risegrad.core.arithmetic import norm
 from risegrad.core.blocks import listing
+from risegrad.core.coverage import Named, plain_name
 from risegrad.core.draws import Draws, drawing_dtype
-from risegrad.core.parameter_names import Named, plain_name
-from risegrad.core.reductions import norm
 from risegrad.core.undisturbed import Closure, LossEvaluator
 from risegrad.theory.calibration import mean_factor
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from risegrad.common.atomic_files import output_folder, replacing, write_bytes, write_json
+from risegrad.common.files import output_folder, replacing, write_bytes, write_json
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:

@@ -5,15 +5,16 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from risegrad.common.declared_fields import (
+from risegrad.common.settings import (
     Checked,
     Count,
     Limits,
     OneOf,
     Probability,
     check_fields,
+    essence,
+    read,
 )
-from risegrad.common.settings import essence, read
 
 COLORS = {"red": "warm", "blue": "cold"}
 

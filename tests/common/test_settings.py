@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from risegrad.common.record_seal import digest
+from risegrad.common.seal import digest
 from risegrad.common.settings import (
     APART,
     as_plain,

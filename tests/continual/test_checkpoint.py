@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from risegrad.continual.run_checkpoints import KEEP, Checkpoints, Origin, read_checked
+from riselab.continual.checkpoints import KEEP, Checkpoints, Origin, read_checked
 
 
 @pytest.fixture

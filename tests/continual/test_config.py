@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from continual.tiny import config, host_of
-from risegrad.cli import main
 from risegrad.common.settings import Unused
-from risegrad.continual.runs import read_config
-from risegrad.continual.session_training import SessionTraining
-from risegrad.continual.training_budget import TrainingBudget
-from risegrad.continual.update_rules import INFORMED, RULES, SHAPERS, USES, Rule
-from risegrad.lab.experiments.experiment_file import load_experiment
-from risegrad.lab.experiments.run_cells import expand
+from riselab.cli import main
+from riselab.continual.host import TrainingBudget
+from riselab.continual.rules import INFORMED, RULES, SHAPERS, USES, Rule
+from riselab.continual.runs import read_config
+from riselab.continual.training import SessionTraining
+from riselab.experiments.cells import expand
+from riselab.experiments.file import load_experiment
 
 UNUSED = [
     ({"name": "rise", "mean": "exact"},

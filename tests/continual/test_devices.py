@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn import Parameter
 
-from risegrad.continual import devices
-from risegrad.continual.devices import Devices
+from riselab.continual import devices
+from riselab.continual.devices import Devices
 
 
 class Both(Devices):

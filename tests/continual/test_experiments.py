@@ -8,11 +8,11 @@ import pytest
 
 from continual.language.tiny_text import save_model, write_task
 from risegrad.common.settings import override
-from risegrad.continual.runs import perform, read_config
-from risegrad.continual.session import silent
-from risegrad.lab.experiments import experiment_library
-from risegrad.lab.experiments.experiment_file import load_experiment
-from risegrad.lab.experiments.run_cells import expand
+from riselab.continual.host import silent
+from riselab.continual.runs import perform, read_config
+from riselab.experiments import file
+from riselab.experiments.cells import expand
+from riselab.experiments.file import load_experiment
 
 TRAINING = (
     "epochs", "steps", "optimizer", "momentum", "weight_decay", "schedule", "warmup", "clip",
@@ -33,7 +33,7 @@ def training_of(cell):
     return json.dumps(groups | {"loop": cell.config["loop"]}, sort_keys=True)
 
 
-@pytest.mark.parametrize("name", sorted(experiment_library.experiments()))
+@pytest.mark.parametrize("name", sorted(file.experiments()))
 def test_rules_are_compared_with_the_same_training_or_the_row_says_why(name):
     found = cells(name)
     shared = {training_of(cell): cell.row.label for cell in found if not cell.row.why}

@@ -4,11 +4,11 @@ import torch
 
 from continual.test_known import domains
 from continual.test_resume import KilledHere, dying_after, without_seconds
-from risegrad.continual.devices import Devices
-from risegrad.continual.runs import perform, read_config
-from risegrad.continual.session import silent
-from risegrad.continual.stream_learning import Learner
-from risegrad.continual.vision.vision_run import make_host
+from riselab.continual.devices import Devices
+from riselab.continual.host import silent
+from riselab.continual.learning import Learner
+from riselab.continual.runs import perform, read_config
+from riselab.continual.vision.run import make_host
 
 SHARES = [0.0, 0.3, 0.9]
 

@@ -9,14 +9,14 @@ from continual.language.tiny_text import config as text_config
 from continual.language.tiny_text import save_model, write_task
 from continual.test_resume import KilledHere, dying_after, without_seconds
 from continual.tiny import config
-from risegrad.common.record_seal import digest
+from risegrad.common.seal import digest
 from risegrad.common.settings import essence
-from risegrad.continual.additions.addition import Addition
-from risegrad.continual.devices import Devices
-from risegrad.continual.runs import estimate, perform, read_config
-from risegrad.continual.session import silent
-from risegrad.continual.stream_learning import Learner
-from risegrad.continual.vision.vision_run import make_host
+from riselab.continual.additions.addition import Addition
+from riselab.continual.devices import Devices
+from riselab.continual.host import silent
+from riselab.continual.learning import Learner
+from riselab.continual.runs import estimate, perform, read_config
+from riselab.continual.vision.run import make_host
 
 DOMAINS = {
     "name": "turned-digits", "turns": [0, 30, 60, 90], "base": 0, "increment": 10, "classes": 3,

@@ -10,18 +10,17 @@ from torch.nn.functional import cross_entropy
 
 from continual.tiny import config, host_of
 from risegrad.common.seeds import seed_for
-from risegrad.continual.batch_plan import Loader, epoch_batches
-from risegrad.continual.devices import Devices
-from risegrad.continual.run_checkpoints import read_checked
-from risegrad.continual.runs import perform, read_config
-from risegrad.continual.session import silent
-from risegrad.continual.session_training import Loop, SessionTraining
-from risegrad.continual.stream_learning import Learner
-from risegrad.continual.training_budget import TrainingBudget
-from risegrad.continual.vision.vision_run import make_host
 from risegrad.core.attachment import attach
 from risegrad.core.shapers import Rise
 from risegrad.zeroth_order import SpsaSettings, spsa
+from riselab.continual.batches import Loader, epoch_batches
+from riselab.continual.checkpoints import read_checked
+from riselab.continual.devices import Devices
+from riselab.continual.host import TrainingBudget, silent
+from riselab.continual.learning import Learner
+from riselab.continual.runs import perform, read_config
+from riselab.continual.training import Loop, SessionTraining
+from riselab.continual.vision.run import make_host
 
 
 def training_of(host, task=0):
@@ -107,7 +106,7 @@ def slopes_of(monkeypatch, precision, **settings):
         found.append(spsa(*args, **kwargs))
         return found[-1]
 
-    monkeypatch.setattr("risegrad.continual.session_training.spsa", listening)
+    monkeypatch.setattr("riselab.continual.training.spsa", listening)
     plain = config(rule={"name": "zo", "q": 2}, loop={"precision": precision}, **settings)
     host = make_host(read_config(plain), Devices(precision, "cpu"))
     training = training_of(host)

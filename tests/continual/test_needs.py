@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from continual.tiny import config
-from risegrad.continual.runs import needs, read_config
-from risegrad.continual.vision import vision_run as vision
+from riselab.continual.runs import needs, read_config
+from riselab.continual.vision import run as vision
 
 
 def missing(**sections):
@@ -60,7 +60,7 @@ def test_the_hub_is_asked_in_a_process_that_has_imported_nothing_else():
         "stream": {"name": "mine", "source": "hub", "data": "somebody/images"},
     }  # fmt: skip
     program = (
-        "from risegrad.continual.runs import needs, read_config; "
+        "from riselab.continual.runs import needs, read_config; "
         f"print(needs(read_config({plain!r}))['missing'])"
     )
     found = subprocess.run(

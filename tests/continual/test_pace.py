@@ -3,8 +3,8 @@
 import pytest
 
 from continual.tiny import config
-from risegrad.continual.runs import estimate, read_config, seconds
-from risegrad.continual.vision import vision_pace
+from riselab.continual.runs import estimate, read_config, seconds
+from riselab.continual.vision import run as vision_pace
 
 
 @pytest.mark.parametrize("host", ["adapter-classifier", "learnable-classifier", "simple-cil"])

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from continual.tiny import config
-from risegrad.continual.runs import perform, read_config
-from risegrad.continual.session import silent
+from riselab.continual.host import silent
+from riselab.continual.runs import perform, read_config
 
 RUN = """
 import json, sys, torch
 from pathlib import Path
-from risegrad.continual.runs import perform, read_config
+from riselab.continual.runs import perform, read_config
 torch.set_num_threads(1)
 folder = Path(sys.argv[2])
 found = perform(read_config(json.loads(sys.argv[1])), folder, lambda news: print(news, flush=True))

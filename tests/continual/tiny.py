@@ -2,9 +2,9 @@
 
 import copy
 
-from risegrad.continual.devices import Devices
-from risegrad.continual.runs import read_config
-from risegrad.continual.vision.vision_run import make_host
+from riselab.continual.devices import Devices
+from riselab.continual.runs import read_config
+from riselab.continual.vision.run import make_host
 
 TINY = {
     "domain": "vision",

@@ -3,8 +3,7 @@
 import pytest
 
 from risegrad import Blocks
-from risegrad.core.block_layout import WORKSPACE, make_layout
-from risegrad.core.blocks import exempted, resolve_blocks
+from risegrad.core.blocks import WORKSPACE, exempted, make_layout, resolve_blocks
 
 GROUPS = {"body.0.weight": 0, "body.0.bias": 1, "head.weight": 0, "scale": 1}
 

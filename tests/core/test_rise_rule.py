@@ -11,8 +11,14 @@ from references import (
     standard_scores,
     two_sample_scores,
 )
-from risegrad.core.rise_rule import covariance_noise, from_directions, one_draw, shape
-from risegrad.core.shapers import BlockDraws, CovarianceNoise
+from risegrad.core.shapers import (
+    BlockDraws,
+    CovarianceNoise,
+    covariance_noise,
+    from_directions,
+    one_draw,
+    shape,
+)
 from risegrad.theory.calibration import kappa, mean_factor, tau
 
 SAMPLES = 40_000

@@ -5,8 +5,7 @@ import torch
 
 from references import STANDARD_ERRORS, assert_close, standard_scores
 from risegrad import Blocks, CovarianceNoise, IsotropicNoise, Rise, ScaledFO
-from risegrad.core.block_layout import WORKSPACE, make_layout
-from risegrad.core.blocks import resolve_blocks
+from risegrad.core.blocks import WORKSPACE, make_layout, resolve_blocks
 from risegrad.core.draws import Draws
 from risegrad.core.shaped_step import shape_tensors
 from risegrad.core.shapers import SHAPERS, resolve_q

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, hessian, jacrev, vmap
 
 from risegrad.core.shapers import Rise
-from risegrad.curvature.operators.objective import Objective
-from risegrad.curvature.operators.parameter_space import Space, make_space, trained_parameters
-from risegrad.curvature.operators.products import NetworkOperator
+from risegrad.curvature.objective import Objective
+from risegrad.curvature.products import NetworkOperator
+from risegrad.curvature.space import Space, make_space, trained_parameters
 
 CLASSES, WIDTH = 3, 4
 Pair = tuple[Tensor, Tensor]

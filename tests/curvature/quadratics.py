@@ -2,8 +2,8 @@
 
 import torch
 
-from risegrad.curvature.estimates.terms import GradientTerms, ProbeTerms
-from risegrad.curvature.operators.parameter_space import Block, Space
+from risegrad.curvature.estimates import GradientTerms, ProbeTerms
+from risegrad.curvature.space import Block, Space
 from risegrad.theory.conditions import Partition
 
 SIZES, QUERIES = (7, 4, 1, 9), (2, 1, 3, 4)

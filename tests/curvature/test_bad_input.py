@@ -12,7 +12,7 @@ from curvature.quadratics import problem, space
 from risegrad.core.shapers import Rise
 from risegrad.curvature import ProductBudget, diagnose
 from risegrad.curvature.diagnosis.diagnose import diagnose_operator
-from risegrad.curvature.operators.products import DenseOperator, NetworkOperator
+from risegrad.curvature.products import DenseOperator, NetworkOperator
 from risegrad.theory.calibration import block_size_for, q_for
 
 OLD, NEW = batches(), batches((5,), seed=2)

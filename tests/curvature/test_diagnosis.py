@@ -13,18 +13,12 @@ from references import STANDARD_ERRORS, assert_close, standard_scores
 from risegrad import theory
 from risegrad.core.attachment import attach
 from risegrad.core.draws import numbered_generator
-from risegrad.core.rise_rule import shape
-from risegrad.core.shapers import Rise, ScaledFO
+from risegrad.core.shapers import Rise, ScaledFO, shape
 from risegrad.curvature import BatchLoss, Measurement, ProductBudget, diagnose
+from risegrad.curvature.damage import Calibration, Pull, covariance_from_scalars, evaluate
 from risegrad.curvature.diagnosis.diagnose import diagnose_operator
-from risegrad.curvature.estimates.damage import (
-    Calibration,
-    Pull,
-    covariance_from_scalars,
-    evaluate,
-)
-from risegrad.curvature.operators.objective import Objective
-from risegrad.curvature.operators.products import DenseOperator
+from risegrad.curvature.objective import Objective
+from risegrad.curvature.products import DenseOperator
 
 ETA = 0.3
 

@@ -4,8 +4,13 @@ import pytest
 import torch
 
 from references import assert_close
-from risegrad.curvature.estimates.estimated import Estimate, in_digits
-from risegrad.curvature.estimates.spectral import first_step_bounds, flat_signal, top_eigenvalue
+from risegrad.curvature.estimates import (
+    Estimate,
+    first_step_bounds,
+    flat_signal,
+    in_digits,
+    top_eigenvalue,
+)
 
 D = 40
 

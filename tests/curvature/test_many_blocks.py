@@ -6,15 +6,14 @@ from torch import nn
 
 from curvature.networks import batches, network
 from risegrad.core.shapers import Rise
-from risegrad.curvature import Measurement, ProductBudget, diagnose
-from risegrad.curvature.operators import parameter_space
+from risegrad.curvature import Measurement, ProductBudget, diagnose, space
 
 
 def test_rules_have_the_same_numbers_without_those_of_blocks(monkeypatch):
     """All but RISE's own noise along the gradient, which three products then estimate."""
     how = Measurement(budget=ProductBudget(probes=24))
     kept = diagnose(network(), batches(), batches((5,), 7), measurement=how)
-    monkeypatch.setattr(parameter_space, "MOST_BLOCKS", 2)
+    monkeypatch.setattr(space, "MOST_BLOCKS", 2)
     rough = diagnose(network(), batches(), batches((5,), 7), measurement=how)
     assert (len(kept.blocks), rough.blocks, rough.totals) == (4, (), None)
     assert rough.products == kept.products - 4 + 3

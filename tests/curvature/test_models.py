@@ -10,9 +10,9 @@ from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditional
 from references import assert_close
 from risegrad.core.shapers import Rise
 from risegrad.curvature import Measurement, ProductBudget, diagnose
-from risegrad.curvature.operators.objective import Objective
-from risegrad.curvature.operators.parameter_space import make_space, trained_parameters
-from risegrad.curvature.operators.products import KINDS, NetworkOperator, asymmetry
+from risegrad.curvature.objective import Objective
+from risegrad.curvature.products import KINDS, NetworkOperator, asymmetry
+from risegrad.curvature.space import make_space, trained_parameters
 
 VOCABULARY = 20
 

@@ -7,7 +7,7 @@ from torch.func import grad, jacrev, jvp
 from torch.nn import functional
 
 from references import assert_close
-from risegrad.curvature.operators.plain_norms import PlainNorms
+from risegrad.curvature.objective import PlainNorms
 
 ZERO, TWO = torch.zeros(6, dtype=torch.float64), torch.full((6,), 2.0, dtype=torch.float64)
 CASES = {

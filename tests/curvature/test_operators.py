@@ -7,7 +7,7 @@ from torch import nn
 from curvature.networks import batches, dense_curvature, network, operator, parts
 from references import STANDARD_ERRORS, assert_close
 from risegrad.core.shapers import Rise
-from risegrad.curvature.operators.products import KINDS, DenseOperator, NetworkOperator, asymmetry
+from risegrad.curvature.products import KINDS, DenseOperator, NetworkOperator, asymmetry
 
 
 @pytest.mark.parametrize("kind", ["hessian", "ggn", "empirical-fisher"])

@@ -7,15 +7,15 @@ import torch
 
 from curvature.quadratics import SIZES, dense_terms, no_tick, problem, space
 from references import STANDARD_ERRORS, assert_close, standard_scores
-from risegrad.curvature.estimates.damage import Calibration, evaluate
-from risegrad.curvature.estimates.estimated import jackknife
-from risegrad.curvature.estimates.terms import (
+from risegrad.curvature.damage import Calibration, evaluate
+from risegrad.curvature.estimates import (
     GradientTerms,
     Probes,
     exposure_scales,
     gradient_terms,
+    jackknife,
 )
-from risegrad.curvature.operators.products import DenseOperator
+from risegrad.curvature.products import DenseOperator
 
 FIELDS = list(GradientTerms.__dataclass_fields__)
 

@@ -17,23 +17,23 @@ ALONE = HERE / "only_some_packages.py"
 
 # Every extra, a package that must be here to test it, and what it is promised for.
 PROMISES = {
-    "vision": ("timm", "risegrad.continual.vision.vision_kit risegrad.continual.vision.backbone"),
-    "language": ("peft", "risegrad.continual.language.language_kit"
+    "vision": ("timm", "riselab.continual.vision.kit riselab.continual.vision.models"),
+    "language": ("peft", "riselab.continual.language.kit"
                  " risegrad.integrations.transformers"),
     "lightning": ("lightning", "risegrad.integrations.lightning"),
     "trl": ("trl", "trl risegrad.integrations.transformers"),
     "avalanche": ("avalanche", "risegrad.integrations.avalanche"),
-    "curvature": ("curvlinops", "curvlinops safetensors risegrad.curvature.memory.memory_files"),
-    "lab": ("altair", "risegrad.lab.lab_runs risegrad.lab.report.builder risegrad.foresight"
-            " risegrad.sandbox.figures risegrad.lab.commands.list_command"),
+    "curvature": ("curvlinops", "curvlinops safetensors risegrad.memory.files"),
+    "lab": ("altair", "riselab.runs riselab.report.builder riselab.foresight"
+            " riselab.sandbox.figures riselab.commands.list"),
     "ray": ("ray", "ray"),
-    "track": ("mlflow", "mlflow wandb tensorboard risegrad.lab.running.run_trackers"),
+    "track": ("mlflow", "mlflow wandb tensorboard riselab.running.trackers"),
 }  # fmt: skip
 OTHER_EXTRAS = {"all", "bench", "dev", "test"}  # sets of others, and tools
 
 CORE = """
 import risegrad, torch
-import risegrad.theory, risegrad.zeroth_order, risegrad.curvature, risegrad.sandbox, risegrad.lab
+import risegrad.theory, risegrad.zeroth_order, risegrad.curvature, riselab.sandbox, riselab
 net = torch.nn.Linear(4, 3)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 memory = risegrad.remember(net, [(torch.ones(2, 4), torch.tensor([0, 1]))], examples=2)
@@ -58,7 +58,7 @@ def test_the_core_shapes_and_remembers_without_any_extra() -> None:
 
 @pytest.mark.parametrize("arguments", [["--help"], ["list"]], ids=" ".join)
 def test_the_command_answers_without_any_extra(arguments: list[str]) -> None:
-    program = "import sys; from risegrad.cli import main; sys.exit(main())"
+    program = "import sys; from riselab.cli import main; sys.exit(main())"
     result = alone("", program, *arguments)
     assert result.returncode == 0, result.stderr[-2000:]
     assert result.stdout.strip()

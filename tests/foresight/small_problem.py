@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from risegrad.core.shapers import Rise
-from risegrad.curvature.memory.remembering import remember
-from risegrad.curvature.operators.objective import Objective
-from risegrad.curvature.operators.parameter_space import make_space, trained_parameters
+from risegrad.curvature.objective import Objective
+from risegrad.curvature.space import make_space, trained_parameters
+from risegrad.memory.remember import remember
 
 
 def make(width=4, quadratic=False):

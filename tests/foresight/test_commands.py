@@ -15,9 +15,8 @@ from torch import nn
 from transformers import T5Config, T5ForConditionalGeneration
 
 from risegrad.core.shapers import Rise
-from risegrad.foresight.calibration import calibration_table
-from risegrad.foresight.model_shapes import Lora, lora_shapes, model_shapes
-from risegrad.lab.commands import calibrate_command
+from riselab.commands import calibrate as calibrate_command
+from riselab.foresight.calibration import Lora, calibration_table, lora_shapes, model_shapes
 
 
 def run(command, *words):
@@ -29,7 +28,7 @@ def run(command, *words):
 def test_commands_import_nothing_heavy():
     code = (
         "import sys;"
-        "from risegrad.lab.commands import calibrate_command, diagnose_command, local_command;"
+        "from riselab.commands import calibrate_command, diagnose_command, local_command;"
         "print([m for m in ('torch', 'numpy', 'timm', 'transformers') if m in sys.modules])"
     )
     result = subprocess.run(

@@ -5,13 +5,10 @@ import tomllib
 from pathlib import Path
 
 from risegrad import curvature
-from risegrad.curvature.operators.products import KINDS
-from risegrad.foresight.foresight_settings import read_sections
-from risegrad.lab.commands import (
-    calibrate_command,
-    diagnose_command,
-    local_command,
-)
+from risegrad.curvature.products import KINDS
+from riselab.commands import calibrate, local
+from riselab.commands import diagnose as diagnose_command
+from riselab.foresight.settings import read_sections
 
 PAGE = (Path(__file__).parents[2] / "docs" / "foresight.md").read_text(encoding="utf-8")
 
@@ -33,5 +30,5 @@ def test_the_names_it_uses_exist():
         assert set(room.__all__) == set(room._HOMES)
     rows = re.findall(r"^\| `([a-z-]+)`", PAGE, re.MULTILINE)
     assert rows == [*KINDS]
-    for command in (calibrate_command, diagnose_command, local_command):
+    for command in (calibrate, diagnose_command, local):
         assert f"rise {command.NAME} " in PAGE

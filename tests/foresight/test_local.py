@@ -11,10 +11,9 @@ from foresight.small_problem import SmallProblem
 from references import STANDARD_ERRORS, assert_close
 from risegrad.core.attachment import attach
 from risegrad.core.shapers import Rise
-from risegrad.curvature.memory.informed import Informed
-from risegrad.curvature.operators.objective import Objective
-from risegrad.foresight.foresight_settings import DiagnosisSettings, ValidationSettings
-from risegrad.foresight.local_updates import (
+from risegrad.curvature.objective import Objective
+from risegrad.memory.informed import Informed
+from riselab.foresight.local_updates import (
     RULES,
     SIGNS,
     Bench,
@@ -26,7 +25,7 @@ from risegrad.foresight.local_updates import (
     step_sizes_for,
     validate,
 )
-from risegrad.foresight.local_validation import (
+from riselab.foresight.local_validation import (
     LocalSettings,
     agreement,
     breaking_point,
@@ -34,6 +33,7 @@ from risegrad.foresight.local_validation import (
     run_local,
     spreads,
 )
+from riselab.foresight.settings import DiagnosisSettings, ValidationSettings
 
 
 def settings(**validation):

@@ -11,9 +11,15 @@ from safetensors.torch import save_file
 from transformers import T5Config, T5ForConditionalGeneration
 
 from risegrad import Memory, remember
-from risegrad.foresight.calibration import LayerShape, full_estimate, lora_estimate
-from risegrad.foresight.model_shapes import Lora, memory_estimates, memory_layers
-from risegrad.lab.commands import calibrate_command
+from riselab.commands import calibrate
+from riselab.foresight.calibration import (
+    LayerShape,
+    Lora,
+    full_estimate,
+    lora_estimate,
+    memory_estimates,
+    memory_layers,
+)
 from tests.foresight.test_commands import run
 
 
@@ -82,7 +88,7 @@ def test_time_is_what_the_products_take():
 def test_calibrate_prints_memories(capsys, tmp_path):
     out = tmp_path / "table.json"
     words = ["--model", "vit_tiny_patch16_224", "--blocks", "whole", "--tokens", "1576"]
-    run(calibrate_command, *words, "--json", out)
+    run(calibrate, *words, "--json", out)
     text = capsys.readouterr().out
     assert "memory of full fine-tuning" in text
     assert "memory of LoRA r=8 on qkv" in text

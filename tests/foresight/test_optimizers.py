@@ -26,10 +26,10 @@ from risegrad.curvature.diagnosis.rules import (
     RuleForecast,
     informed_direction,
 )
-from risegrad.curvature.estimates.estimated import Estimate
-from risegrad.curvature.operators.parameter_space import make_space, trained_parameters
-from risegrad.foresight import Measurement
+from risegrad.curvature.estimates import Estimate
+from risegrad.curvature.space import make_space, trained_parameters
 from risegrad.theory import efficiency_gain
+from riselab.foresight import Measurement
 
 QUICK = Measurement(dampings=(0.3,), budget=ProductBudget(probes=16))
 

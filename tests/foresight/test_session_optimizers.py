@@ -6,10 +6,10 @@ import pytest
 
 from continual.tiny import config
 from references import assert_close
-from risegrad.continual.runs import read_config
-from risegrad.foresight.foresight_settings import DiagnosisSettings
-from risegrad.foresight.reached_point import ReachedPoint
-from risegrad.foresight.session_diagnosis import diagnose_session, problem_at, session_step
+from riselab.continual.runs import read_config
+from riselab.foresight.reached_point import ReachedPoint
+from riselab.foresight.session_diagnosis import diagnose_session, problem_at, session_step
+from riselab.foresight.settings import DiagnosisSettings
 
 HOW = DiagnosisSettings(
     examples=8, incoming=6, memory=8, batch=4, dampings=(0.3,),

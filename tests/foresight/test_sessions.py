@@ -10,15 +10,15 @@ from torch.nn.functional import cross_entropy
 from continual.language.tiny_text import save_model, write_task
 from continual.tiny import config
 from references import assert_close
-from risegrad.cli import main
-from risegrad.continual.additions.run_memory import RunMemory
-from risegrad.continual.run_checkpoints import Checkpoints
-from risegrad.continual.runs import perform, read_config
-from risegrad.continual.stream_learning import origin_of
-from risegrad.foresight.foresight_settings import DiagnosisSettings, read_sections
-from risegrad.foresight.reached_point import ReachedPoint
-from risegrad.foresight.session import earlier_examples, remembered_examples
-from risegrad.foresight.session_diagnosis import diagnose_session, problem_at
+from riselab.cli import main
+from riselab.continual.additions.memory import RunMemory
+from riselab.continual.checkpoints import Checkpoints
+from riselab.continual.learning import origin_of
+from riselab.continual.runs import perform, read_config
+from riselab.foresight.reached_point import ReachedPoint
+from riselab.foresight.session import earlier_examples, remembered_examples
+from riselab.foresight.session_diagnosis import diagnose_session, problem_at
+from riselab.foresight.settings import DiagnosisSettings, read_sections
 
 HOW = DiagnosisSettings(
     examples=8, incoming=6, memory=8, batch=4, draws=2, dampings=(0.3,),
@@ -306,7 +306,7 @@ def test_mistakes_are_found_before_any_work(file, command, words, message, capsy
 
 
 def choice_of(path, *words):
-    from risegrad.lab.commands.session_choice import add_choice, chosen
+    from riselab.commands.session_choice import add_choice, chosen
 
     parser = argparse.ArgumentParser()
     add_choice(parser)

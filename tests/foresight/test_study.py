@@ -16,11 +16,11 @@ from benchmarks.studies.foresight import (
 )
 from foresight.test_sessions import TOML
 from risegrad.common.settings import read
-from risegrad.continual.runs import perform, read_config
-from risegrad.continual.session import silent
-from risegrad.lab.commands.lab_arguments import add_experiment, overrides
-from risegrad.lab.experiments.experiment_file import load_experiment
-from risegrad.lab.experiments.run_cells import expand
+from riselab.commands.arguments import add_experiment, overrides
+from riselab.continual.host import silent
+from riselab.continual.runs import perform, read_config
+from riselab.experiments.cells import expand
+from riselab.experiments.file import load_experiment
 
 RECORDS = Path(__file__).parents[2] / "experiments" / "records" / "foresight"
 

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models
 
 from risegrad import Rise
 from risegrad.curvature import ProductBudget
-from risegrad.foresight import Measurement, diagnose
+from riselab.foresight import Measurement, diagnose
 
 HOW = Measurement(budget=ProductBudget(probes=8), dampings=(0.3,), seed=3)
 SIZES = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 20}

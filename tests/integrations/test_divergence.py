@@ -15,7 +15,7 @@ import risegrad
 from integrations.old_and_new import OLD, batches, knowing, learn_metered
 from risegrad.integrations.forgetting_meter import Budget, ForgettingMeter, MeterReading
 from risegrad.integrations.kept_scores import KeptScore
-from risegrad.integrations.model_folder import sign
+from risegrad.integrations.records import sign
 
 NAN = float("nan")
 

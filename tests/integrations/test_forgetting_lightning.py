@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from integrations.old_and_new import NEW, OLD, batches, knowing, percent
-from risegrad.lab.records.record import read_record
+from riselab.records.record import read_record
 
 pl = pytest.importorskip("lightning.pytorch")
 from lightning.pytorch.loggers import CSVLogger  # noqa: E402

@@ -13,11 +13,11 @@ from torch.nn.functional import cross_entropy
 
 import risegrad
 from integrations.old_and_new import NEW, OLD, batches, knowing, learn_metered, percent, train
-from risegrad.cli import main
 from risegrad.integrations.forgetting_meter import Budget, ForgettingMeter, MeterReading
 from risegrad.integrations.kept_scores import Scoring
-from risegrad.lab.records.own_runs import MeteredRun
-from risegrad.lab.records.record import read_record
+from risegrad.integrations.records import MeteredRun
+from riselab.cli import main
+from riselab.records.record import read_record
 
 
 def meter_of(model: nn.Module, **more: Any) -> ForgettingMeter:

@@ -16,13 +16,13 @@ import torch
 import risegrad
 from integrations.test_remember_transformers import OldExamples, adapted
 from integrations.test_transformers import STEPS, tiny, tokens, trainer
-from risegrad.lab.records.record import read_record
+from riselab.records.record import read_record
 
 peft = pytest.importorskip("peft")
 transformers = pytest.importorskip("transformers")
 from risegrad.core.attachment import shaping  # noqa: E402
 from risegrad.integrations.forgetting_meter import Budget  # noqa: E402
-from risegrad.integrations.run_record import MeteredRun  # noqa: E402
+from risegrad.integrations.records import MeteredRun  # noqa: E402
 from risegrad.integrations.transformers import (  # noqa: E402
     ForgettingCallback,
     RememberCallback,

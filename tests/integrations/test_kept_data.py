@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from risegrad.curvature.memory.kept_data import TextForm, kind_of, prepared
+from risegrad.memory.examples import TextForm, kind_of, prepared
 
 datasets = pytest.importorskip("datasets")
 trl = pytest.importorskip("trl")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from risegrad.curvature.memory.kept_data import TextForm, prepared
-from risegrad.curvature.memory.remembering import remember
+from risegrad.memory.examples import TextForm, prepared
+from risegrad.memory.remember import remember
 
 datasets = pytest.importorskip("datasets")
 trl = pytest.importorskip("trl")

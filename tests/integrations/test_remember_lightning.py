@@ -15,8 +15,8 @@ from integrations.by_hand import assert_same, by_hand, parameters
 from integrations.small import ACCUMULATE, CLIP, RATE, STEPS, data, loss, net
 from integrations.test_lightning import ByItself, Module, fit
 from risegrad.core.attachment import shaping
-from risegrad.curvature.memory.informed import Informed
-from risegrad.lab.records.record import read_record
+from risegrad.memory.informed import Informed
+from riselab.records.record import read_record
 
 lightning = pytest.importorskip("lightning.pytorch")
 from risegrad.integrations.lightning import ForgettingCallback, RememberCallback  # noqa: E402

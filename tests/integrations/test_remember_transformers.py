@@ -21,7 +21,7 @@ from integrations.test_transformers import (
     tokens,
     trainer,
 )
-from risegrad.curvature.memory.informed import Informed
+from risegrad.memory.informed import Informed
 
 peft = pytest.importorskip("peft")
 from risegrad.integrations.transformers import FILE, RememberCallback  # noqa: E402

@@ -7,7 +7,7 @@ from torch import nn
 import risegrad
 from curvature.memory.subjects import VOCABULARY, bert, gpt2, t5, with_lora
 from keeping.chat import llama, tokenizer
-from risegrad.keeping import sources
+from risegrad.keeping import examples as sources
 
 
 class Tokenizer:

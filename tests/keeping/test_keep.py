@@ -13,8 +13,8 @@ from torch.nn.functional import cross_entropy, kl_div
 import risegrad
 from risegrad.keeping import answers as answers_module
 from risegrad.keeping.answers import TOP, features, predictions
-from risegrad.keeping.budget import strength_after
-from risegrad.keeping.kept_examples import ROOM, count, split, taken
+from risegrad.keeping.examples import ROOM, count, split, taken
+from risegrad.keeping.pull import strength_after
 
 
 def generator(seed=0):

@@ -14,7 +14,7 @@ import risegrad
 from core.distributed.conftest import processes  # noqa: F401 - a fixture
 from core.distributed.jobs import Net
 from keeping.test_keep import generator, pull_by_hand
-from risegrad.keeping.kept_examples import taken
+from risegrad.keeping.examples import taken
 
 
 def begun():

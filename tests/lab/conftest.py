@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import risegrad
-from risegrad.cli import main
-from risegrad.lab.experiments.experiment_file import load_experiment
-from risegrad.lab.experiments.run_cells import RunCell, expand
-from risegrad.lab.running import workload
+from riselab.cli import main
+from riselab.experiments.cells import RunCell, expand
+from riselab.experiments.file import load_experiment
+from riselab.running import workload
 
 from . import fake_workload
 
@@ -25,8 +25,8 @@ FAKE = "lab.fake_workload"
 def program(work: str = FAKE) -> list[str]:
     """The command ``rise`` as a process of its own, on another workload than the usual one."""
     text = (
-        "import sys; from risegrad.lab.running import workload; "
-        f"workload.DEFAULT = {work!r}; from risegrad.cli import main; sys.exit(main())"
+        "import sys; from riselab.running import workload; "
+        f"workload.DEFAULT = {work!r}; from riselab.cli import main; sys.exit(main())"
     )
     return [sys.executable, "-c", text]
 

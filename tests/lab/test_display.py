@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from risegrad.lab.running import run_display as shown
-from risegrad.lab.running import run_progress
-from risegrad.lab.running.run_display import Lines, Pace, totals, where
-from risegrad.lab.running.run_progress import Progress, combined, fraction, latest
-from risegrad.lab.running.run_schedule import Tally
-from risegrad.lab.running.run_trackers import step_of
+from riselab.running import display as shown
+from riselab.running import progress as run_progress
+from riselab.running.display import Lines, Pace, totals, where
+from riselab.running.progress import Progress, combined, fraction, latest
+from riselab.running.schedule import Tally
+from riselab.running.trackers import step_of
 
 from .conftest import program
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from risegrad.lab.experiments import experiment_library
-from risegrad.lab.experiments.experiment_file import load_experiment
-from risegrad.lab.experiments.run_cells import choose, slug
+from riselab.experiments import file as experiment_library
+from riselab.experiments.cells import choose, slug
+from riselab.experiments.file import load_experiment
 
 from .conftest import EXPERIMENT, cells_of
 

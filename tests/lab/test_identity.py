@@ -10,18 +10,17 @@ from typing import Any
 
 import pytest
 
-from risegrad.common.record_seal import digest
-from risegrad.common.run_inputs import Hub, Local, essential, readings_of
+from risegrad.common.seal import digest
 from risegrad.common.settings import essence, read, without
-from risegrad.continual.runs import read_config
-from risegrad.lab.experiments.experiment_file import load_experiment
-from risegrad.lab.experiments.machine_paths import public, without_paths
-from risegrad.lab.experiments.run_cells import RunCell, expand
-from risegrad.lab.records.record import read_record, read_records
-from risegrad.lab.report.builder import build
-from risegrad.lab.running import run_execution as executing
-from risegrad.lab.running.run_execution import DONE, FAILED, execute, order_for
-from risegrad.lab.running.run_folder import State, look, placed
+from riselab.common.inputs import Hub, Local, essential, readings_of
+from riselab.continual.runs import read_config
+from riselab.experiments.cells import RunCell, expand
+from riselab.experiments.file import load_experiment, public, without_paths
+from riselab.records.record import read_record, read_records
+from riselab.report.builder import build
+from riselab.running import worker as executing
+from riselab.running.folder import State, look, placed
+from riselab.running.worker import DONE, FAILED, execute, order_for
 
 from . import fake_workload
 from .conftest import EXPERIMENT, FAKE, cells_of, rise
@@ -430,5 +429,5 @@ def test_a_folder_that_cannot_be_written_keeps_old_names(
     def full(*given: Any) -> None:
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr("risegrad.lab.records.record.write_json", full)
+    monkeypatch.setattr("riselab.records.record.write_json", full)
     assert rise("run", write(ONE.replace('"FO"', '"Other"')), "--out", tmp_path) == 0

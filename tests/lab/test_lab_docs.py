@@ -5,10 +5,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from risegrad.cli import build_parser
-from risegrad.continual.runs import read_config
-from risegrad.lab.experiments.experiment_file import SECTIONS, load_experiment
-from risegrad.lab.experiments.run_cells import expand
+from riselab.cli import build_parser
+from riselab.continual.runs import read_config
+from riselab.experiments.cells import expand
+from riselab.experiments.file import SECTIONS, load_experiment
 
 
 def arguments(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:

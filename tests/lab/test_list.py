@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from risegrad.cli import main
-from risegrad.lab.experiments import experiment_library
+from riselab.cli import main
+from riselab.experiments import file
 
 WORDS = {
     "hosts": {"zo-fc": "A frozen model and a head.", "lora": "Low rank. " * 40},
@@ -20,8 +20,8 @@ WORDS = {
 def _catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType("catalogue")
     module.catalogue = lambda: WORDS  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "risegrad.continual.catalogue", module)
-    monkeypatch.setattr(experiment_library, "PLACES", ())
+    monkeypatch.setitem(sys.modules, "riselab.continual.runs", module)
+    monkeypatch.setattr(file, "PLACES", ())
     monkeypatch.setenv("COLUMNS", "80")
 
 
@@ -57,7 +57,7 @@ def test_an_experiment_is_listed_by_what_it_asks(
     head = 'domain = "x"\n[[rows]]\nlabel = "a"\n'
     (tmp_path / "asks.toml").write_text(f'name = "asks"\ntitle = "T"\nquestion = "{asked}"\n{head}')
     (tmp_path / "plain.toml").write_text(f'name = "plain"\ntitle = "A title"\n{head}')
-    monkeypatch.setattr(experiment_library, "PLACES", (tmp_path,))
+    monkeypatch.setattr(file, "PLACES", (tmp_path,))
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     assert main(["list", "experiments"]) == 0
     text = capsys.readouterr().out

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from risegrad.lab.records import run_environment
-from risegrad.lab.running.engine import Ended
-from risegrad.lab.running.local_engine import LocalEngine
-from risegrad.lab.running.run_execution import DONE, FAILED, LOST, RunOrder, order_for
-from risegrad.lab.running.run_folder import LOG
+from riselab.records import record
+from riselab.running.folder import LOG
+from riselab.running.local import LocalEngine
+from riselab.running.schedule import Ended
+from riselab.running.worker import DONE, FAILED, LOST, RunOrder, order_for
 
 from .conftest import EXPERIMENT, FAKE, cells_of
 
@@ -74,10 +74,10 @@ def test_a_worker_that_dies_between_runs_is_replaced(engine: LocalEngine, tmp_pa
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux can forget")
 def test_the_memory_of_an_earlier_run_does_not_count() -> None:
-    run_environment.watch_memory()
-    before = run_environment.memory()["peak_rss_bytes"]
+    record.watch_memory()
+    before = record.memory()["peak_rss_bytes"]
     held = bytearray(b"x" * 2**28)
-    assert run_environment.memory()["peak_rss_bytes"] >= before + 2**27
+    assert record.memory()["peak_rss_bytes"] >= before + 2**27
     del held
-    run_environment.watch_memory()
-    assert run_environment.memory()["peak_rss_bytes"] < before + 2**27
+    record.watch_memory()
+    assert record.memory()["peak_rss_bytes"] < before + 2**27

@@ -23,7 +23,7 @@ build-backend = "setuptools.build_meta"
 [project]
 name = "stripes-plugin"
 version = "1.2.3"
-[project.entry-points."risegrad.plugins"]
+[project.entry-points."riselab.plugins"]
 stripes = "stripes_plugin"
 [tool.setuptools]
 packages = ["stripes_plugin"]
@@ -33,7 +33,7 @@ packages = ["stripes_plugin"]
 def rise(folder: Path, *words: object, path: tuple[Path, ...] = ()) -> tuple[int, str]:
     places = os.pathsep.join(map(str, (*path, SOURCE)))
     done = subprocess.run(
-        [sys.executable, "-m", "risegrad.cli", *map(str, words)],
+        [sys.executable, "-m", "riselab.cli", *map(str, words)],
         cwd=folder, env=os.environ | {"PYTHONPATH": places, "OMP_NUM_THREADS": "1"},
         capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
@@ -148,7 +148,7 @@ label = "{rule.name}"
 
 HOST = """
 from risegrad import plugins
-from risegrad.continual.vision.hosts.simple_cil import SimpleCIL
+from riselab.continual.vision.hosts.prototypes import SimpleCIL
 
 @plugins.host
 class Mine(SimpleCIL):
@@ -267,10 +267,10 @@ from typing import ClassVar
 import torch
 from torch import nn
 from risegrad import plugins
-from risegrad.continual.additions import AdditionSettings
-from risegrad.continual.additions.addition import Addition
-from risegrad.continual.vision.small_network import FeatureModel
-from risegrad.lab.running.run_trackers import Tracker
+from riselab.continual.additions import AdditionSettings
+from riselab.continual.additions.addition import Addition
+from riselab.continual.vision.models import FeatureModel
+from riselab.running.trackers import Tracker
 
 class Conv(FeatureModel):
     num_features = 18
@@ -332,7 +332,7 @@ def test_models_additions_and_trackers_too(guide: Path) -> None:
 LACKING = """
 from dataclasses import dataclass
 from risegrad import plugins
-from risegrad.continual.update_rules import Rule
+from riselab.continual.rules import Rule
 from risegrad.core.shapers import Shaper
 
 class Lacking(Shaper):

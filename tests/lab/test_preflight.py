@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from risegrad.cli import main
-from risegrad.continual.devices import described
-from risegrad.lab.experiments.experiment_library import experiments
-from risegrad.lab.running import run_plan
+from riselab.cli import main
+from riselab.continual.devices import described
+from riselab.experiments.file import experiments
+from riselab.running import plan
 
 from . import fake_workload
 from .conftest import rise
@@ -124,7 +124,7 @@ def test_room_for_the_runs_of_one_time(
 def test_an_engine_that_is_not_installed(
     small: Path, tmp_path: Path, monkeypatch: Patch, capsys: Capture
 ) -> None:
-    monkeypatch.setattr(run_plan, "absent", lambda module: module == "ray")
+    monkeypatch.setattr(plan, "absent", lambda module: module == "ray")
     assert rise("run", small, "--out", tmp_path / "out", "--engine", "ray") == 2
     expected = 'ray is needed for --engine ray: pip install "risegrad[ray]"'
     assert expected in capsys.readouterr().err

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+import riselab as lab
 from lab.report.made_up import record, save
-from risegrad import lab
-from risegrad.lab.frontier.equal_learning import Frontier
-from risegrad.lab.running import run_display, workload
-from risegrad.lab.running.run_schedule import Tally
+from riselab.frontier.curves import Frontier
+from riselab.running import display, workload
+from riselab.running.schedule import Tally
 
 from .conftest import cells_of, rise
 from .test_run import with_host
@@ -114,6 +114,6 @@ def test_load_says_what_it_cannot_read(results: lab.LabResults, tmp_path: Path) 
 def test_a_bar_in_notebooks() -> None:
     tqdm = pytest.importorskip("tqdm")
     with tqdm.tqdm(total=1, file=io.StringIO()) as bar:
-        shown = run_display.Bar(bar)
+        shown = display.Bar(bar)
         shown.tick(Tally(total=4, before=1, done=3))
         assert (bar.total, bar.n) == (4, 4)

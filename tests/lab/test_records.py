@@ -10,17 +10,10 @@ from typing import Any
 import pytest
 
 from lab.report.made_up import record, save
-from risegrad.lab.records.record import (
-    NotARecord,
-    PaperCell,
-    RecordError,
-    find_records,
-    read_record,
-    read_records,
-    sealed,
-    write_record,
-)
-from risegrad.lab.records.record_reference import current, table
+from risegrad.common.seal import sealed
+from riselab.records.reader import NotARecord, PaperCell, RecordError
+from riselab.records.record import find_records, read_record, read_records, write_record
+from riselab.records.reference import current, table
 
 
 def changed(place: str, value: Any) -> dict[str, Any]:
@@ -220,7 +213,7 @@ def test_the_documented_record_is_one(tmp_path: Path) -> None:
 
 def test_the_documented_fields_are_those_of_the_schema() -> None:
     text = (Path(__file__).parents[2] / "docs" / "records.md").read_text(encoding="utf-8")
-    assert text == current(text), "make it again: python -m risegrad.lab.records.record_reference"
+    assert text == current(text), "make it again: python -m riselab.records.reference"
     assert "| `run.seconds.train` | list (number or null), optional |" in text
     assert "| `result.scores.NAME.union` | list (percentage or null), optional |" in text
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from risegrad.lab.running import run_lock
-from risegrad.lab.running.run_execution import execute, order_for
+from riselab.running import folder as run_lock
+from riselab.running.worker import execute, order_for
 
 from .conftest import EXPERIMENT, cells_of, rise, rise_process
 

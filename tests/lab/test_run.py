@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from risegrad.lab.records.record import read_records, sealed
+from risegrad.common.seal import sealed
+from riselab.records.record import read_records
 
 from .conftest import EXPERIMENT, cells_of, rise
 

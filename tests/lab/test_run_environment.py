@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from risegrad.common.cores import cores
-from risegrad.lab.records import run_environment
-from risegrad.lab.running import local_engine
-from risegrad.lab.running.local_engine import LocalEngine, devices
-from risegrad.lab.running.run_plan import RunOptions
+from risegrad.common.environment import cores
+from riselab.records import record as run_environment
+from riselab.running import local
+from riselab.running.local import LocalEngine, devices
+from riselab.running.plan import RunOptions
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -116,7 +116,7 @@ def test_the_machine_is_divided(
     expected: tuple[int, int],
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: range(16))
-    monkeypatch.setattr(local_engine, "devices", list)
+    monkeypatch.setattr(local, "devices", list)
     engine = RunOptions(Path("out"), workers=workers, threads=threads).make_engine(grid)
     assert isinstance(engine, LocalEngine)
     assert (engine.workers, engine.threads) == expected
@@ -128,7 +128,7 @@ def test_cores_where_the_system_cannot_say_which_are_ours(monkeypatch: pytest.Mo
     monkeypatch.setattr("os.cpu_count", lambda: 6)
     assert cores() == 6
     assert run_environment.environment()["cpus"] == 6
-    monkeypatch.setattr(local_engine, "devices", list)
+    monkeypatch.setattr(local, "devices", list)
     assert RunOptions(Path("out"), workers=2).division(100) == (2, 3)
     monkeypatch.setattr("os.cpu_count", lambda: None)
     assert cores() == 1

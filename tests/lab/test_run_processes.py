@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from risegrad.lab.records.record import read_records
-from risegrad.lab.running import run_processes
+from riselab.records.record import read_records
+from riselab.running import processes as run_processes
 
 from .conftest import program
 

@@ -6,18 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from risegrad.lab.experiments.run_cells import RunCell
-from risegrad.lab.running import run_lock, run_schedule
-from risegrad.lab.running.engine import Ended
-from risegrad.lab.running.run_execution import (
-    DONE,
-    ELSEWHERE,
-    LOST,
-    UNWRITABLE,
-    RunOrder,
-    order_for,
-)
-from risegrad.lab.running.run_schedule import RETRIES, Schedule, Tally, Unwritable
+from riselab.experiments.cells import RunCell
+from riselab.running import folder as run_lock
+from riselab.running import schedule as run_schedule
+from riselab.running.schedule import RETRIES, Ended, Schedule, Tally, Unwritable
+from riselab.running.worker import DONE, ELSEWHERE, LOST, UNWRITABLE, RunOrder, order_for
 
 from .conftest import cells_of
 

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from risegrad.lab.experiments.experiment_file import load_experiment
-from risegrad.lab.experiments.run_cells import expand
-from risegrad.lab.experiments.selection import Choice
-from risegrad.lab.records.record import read_records
+from riselab.experiments.cells import expand
+from riselab.experiments.file import Choice, load_experiment
+from riselab.records.record import read_records
 
 from . import fake_workload
 from .conftest import cells_of, rise

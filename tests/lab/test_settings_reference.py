@@ -6,10 +6,9 @@ from typing import Annotated, Literal
 
 import pytest
 
-from risegrad.cli import main
-from risegrad.common.declared_fields import Count, Limits, OneOf
-from risegrad.common.field_reference import FieldReference, reference
-from risegrad.lab.experiments.settings_reference import page, tables
+from risegrad.common.settings import Count, Limits, OneOf
+from riselab.cli import main
+from riselab.experiments.reference import FieldReference, page, reference, tables
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 
@@ -45,7 +44,7 @@ def test_fields_in_words() -> None:
 
 
 def test_the_page_is_current() -> None:
-    made = "python -m risegrad.lab.experiments.settings_reference > docs/settings.md"
+    made = "python -m riselab.experiments.reference > docs/settings.md"
     assert PAGE.read_text(encoding="utf-8") == page(), f"make it again: {made}"
 
 

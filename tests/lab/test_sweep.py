@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from risegrad.lab.experiments.experiment_file import load_experiment
-from risegrad.lab.experiments.run_cells import choose
-from risegrad.lab.experiments.sweeps import points
+from riselab.experiments.cells import choose
+from riselab.experiments.file import load_experiment, points
 
 from .conftest import cells_of
 
@@ -89,8 +88,8 @@ def test_a_label_cannot_name_what_is_swept(write: Write) -> None:
 
 
 def test_the_demo_is_a_whole_curve_of_every_method() -> None:
-    from risegrad.continual.runs import read_config
-    from risegrad.lab.experiments.run_cells import expand
+    from riselab.continual.runs import read_config
+    from riselab.experiments.cells import expand
 
     cells = expand(load_experiment("turned-digits"), read_config)
     methods = Counter((cell.row.method, cell.row.baseline) for cell in cells)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from risegrad.lab.running import run_trackers
-from risegrad.lab.running.run_trackers import TrackedRun, Tracking, check_trackers
+from riselab.running import trackers
+from riselab.running.trackers import TrackedRun, Tracking, check_trackers
 
 NEWS: list[dict[str, Any]] = [
     {"task": 1, "tasks": 1, "epochs": 1, "batches": 2, "batch": 1, "loss": 1.0},
@@ -61,7 +61,7 @@ def test_wandb_offline(run: TrackedRun, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_package_that_is_not_there_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_trackers, "absent", lambda package: True)
+    monkeypatch.setattr(trackers, "absent", lambda package: True)
     with pytest.raises(
         ImportError, match=r'wandb is needed for --track wandb: .*risegrad\[track\]"'
     ):
@@ -75,7 +75,7 @@ def test_trackers_are_closed_when_one_cannot_begin(
 ) -> None:
     closed = []
 
-    class First(run_trackers.Tracker):
+    class First(trackers.Tracker):
         def log(self, values: Any, step: int, task: int) -> None: ...
 
         def close(self) -> None:
@@ -85,7 +85,7 @@ def test_trackers_are_closed_when_one_cannot_begin(
         def __init__(self, run: TrackedRun) -> None:
             raise RuntimeError("no account")
 
-    monkeypatch.setattr(run_trackers, "TRACKERS", {"first": First, "second": Second})
+    monkeypatch.setattr(trackers, "TRACKERS", {"first": First, "second": Second})
     with pytest.raises(RuntimeError, match="no account"):
         Tracking(["first", "second"], run)
     assert len(closed) == 1

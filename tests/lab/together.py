@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from risegrad.continual.devices import Devices
+from riselab.continual.devices import Devices
 
 
 def read_config(plain: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,11 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from risegrad.continual import devices
-from risegrad.continual.run_checkpoints import Checkpoints
-from risegrad.continual.runs import estimate as estimate
-from risegrad.continual.runs import perform as usual
-from risegrad.continual.runs import read_config as read_config
+from riselab.continual import devices
+from riselab.continual.checkpoints import Checkpoints
+from riselab.continual.runs import perform as usual
 
 
 def perform(settings: Any, folder: Path, report: Callable[[Mapping[str, Any]], None]) -> Any:

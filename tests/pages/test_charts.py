@@ -8,8 +8,8 @@ from itertools import combinations, pairwise
 
 import pytest
 
-from risegrad.pages import charts
-from risegrad.pages.charts import (
+from riselab.pages import charts
+from riselab.pages.charts import (
     CalibrationPoint,
     MatrixCell,
     SeriesPoint,
@@ -18,10 +18,10 @@ from risegrad.pages.charts import (
     stream,
     sweep,
 )
-from risegrad.pages.frontier_chart import FrontierBand, FrontierPoint, frontier
-from risegrad.pages.looks import COLOURS, GROUND, Palette
-from risegrad.pages.page import ChartFigure, svg_of
-from risegrad.pages.tables import text_table
+from riselab.pages.frontier_chart import FrontierBand, FrontierPoint, frontier
+from riselab.pages.looks import COLOURS, GROUND, Palette
+from riselab.pages.page import ChartFigure, svg_of
+from riselab.pages.tables import text_table
 
 PALETTE = Palette(["FO", "RISE"])
 POINTS = [

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from risegrad.pages import page
-from risegrad.pages.frontier_chart import FrontierPoint, frontier
-from risegrad.pages.looks import Palette
-from risegrad.pages.page import (
+from riselab.pages import page
+from riselab.pages.frontier_chart import FrontierPoint, frontier
+from riselab.pages.looks import Palette
+from riselab.pages.page import (
     ChartFigure,
     CodeBlock,
     Fold,
@@ -23,7 +23,7 @@ from risegrad.pages.page import (
     html,
     markdown,
 )
-from risegrad.pages.tables import Column, Line, Section, Table, TableCell, ranked, text_table
+from riselab.pages.tables import Column, Line, Section, Table, TableCell, ranked, text_table
 
 BAD = "</script><script>hacked</script><img src=x onerror=y>\"'{{ 7 * 7 }}{% raw %}\u202e\x1b"
 

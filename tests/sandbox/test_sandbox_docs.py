@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from risegrad.sandbox.command import _number
-from risegrad.sandbox.run import SandboxSettings
+from riselab.sandbox.command import _number
+from riselab.sandbox.run import SandboxSettings
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -5,7 +5,16 @@ import torch
 from torch import Tensor
 
 from risegrad.common.seeds import generator_for
-from risegrad.sandbox.informed import (
+from risegrad.theory import (
+    best_gain,
+    efficiency_gain,
+    metric_damage,
+    metric_progress,
+    ridge_metric,
+    ridge_step,
+)
+from risegrad.theory.calibration import kappa
+from riselab.sandbox.informed import (
     DAMPINGS,
     FRONTIER_DAMPING,
     InformedCourse,
@@ -18,17 +27,8 @@ from risegrad.sandbox.informed import (
     rules_told,
     top_pairs,
 )
-from risegrad.sandbox.spectra import Spectrum
-from risegrad.sandbox.trajectories import Tasks, follow, make_tasks
-from risegrad.theory import (
-    best_gain,
-    efficiency_gain,
-    metric_damage,
-    metric_progress,
-    ridge_metric,
-    ridge_step,
-)
-from risegrad.theory.calibration import kappa
+from riselab.sandbox.spectra import Spectrum
+from riselab.sandbox.trajectories import Tasks, follow, make_tasks
 
 HARMONIC = Spectrum.parse("powerlaw:1")
 

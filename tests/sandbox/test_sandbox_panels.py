@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from risegrad.common.seeds import generator_for
-from risegrad.sandbox import panels
-from risegrad.sandbox.panels import (
+from riselab.sandbox import panels
+from riselab.sandbox.panels import (
     COURSES,
     GapMeasurement,
     measure_deviation,
@@ -16,14 +16,8 @@ from risegrad.sandbox.panels import (
     std_with_error,
     turning_gradients,
 )
-from risegrad.sandbox.quadratics import (
-    Quadratic,
-    diagonal,
-    even_gradient,
-    leaning_gradient,
-    rotated,
-)
-from risegrad.sandbox.spectra import Spectrum
+from riselab.sandbox.quadratics import Quadratic, diagonal, even_gradient, leaning_gradient, rotated
+from riselab.sandbox.spectra import Spectrum
 
 BOUND = 5  # standard errors
 HARMONIC = Spectrum.parse("powerlaw:1")

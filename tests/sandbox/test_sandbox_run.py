@@ -11,18 +11,11 @@ import pytest
 import torch
 from PIL import Image
 
-from risegrad.sandbox import trajectories
-from risegrad.sandbox.command import PAPERS, summary
-from risegrad.sandbox.figure_style import style
-from risegrad.sandbox.figures import FIGURES, draw_all
-from risegrad.sandbox.run import (
-    STAGES,
-    Results,
-    SandboxSettings,
-    comparisons,
-    deviation_ratio,
-    run,
-)
+from riselab.sandbox import trajectories
+from riselab.sandbox.command import PAPERS, summary
+from riselab.sandbox.figure_style import style
+from riselab.sandbox.figures import FIGURES, draw_all
+from riselab.sandbox.run import STAGES, Results, SandboxSettings, comparisons, deviation_ratio, run
 
 SMALL = SandboxSettings(d=8, q=2, samples=640, large_d=16, block=4, steps=5)
 
@@ -109,7 +102,7 @@ def test_figures_are_written_twice_each_and_change_no_settings(
 
 def test_drawing_leaves_pyplot_alone() -> None:
     """In its own process: here other tests may have imported pyplot."""
-    code = "import sys, risegrad.sandbox.figures; sys.exit('matplotlib.pyplot' in sys.modules)"
+    code = "import sys, riselab.sandbox.figures; sys.exit('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -4,9 +4,11 @@ import pytest
 import torch
 
 from risegrad.common.seeds import generator_for
-from risegrad.core.rise_rule import SAMPLERS, Sampler
-from risegrad.sandbox import quadratics
-from risegrad.sandbox.quadratics import (
+from risegrad.core.shapers import SAMPLERS, Sampler
+from risegrad.theory import blockwise_covariances, norm_matched_shape, zo_exposure
+from risegrad.theory.calibration import mean_factor
+from riselab.sandbox import quadratics
+from riselab.sandbox.quadratics import (
     chunks,
     damages,
     even_gradient,
@@ -15,9 +17,7 @@ from risegrad.sandbox.quadratics import (
     second_moment,
     shaped,
 )
-from risegrad.sandbox.spectra import Spectrum
-from risegrad.theory import blockwise_covariances, norm_matched_shape, zo_exposure
-from risegrad.theory.calibration import mean_factor
+from riselab.sandbox.spectra import Spectrum
 
 BOUND = 5  # standard errors
 

@@ -5,8 +5,10 @@ import torch
 from torch import Tensor
 
 from risegrad.common.seeds import generator_for
-from risegrad.sandbox.spectra import Spectrum
-from risegrad.sandbox.trajectories import (
+from risegrad.theory import damage_moments, expected_damage
+from risegrad.theory.calibration import kappa, mean_factor
+from riselab.sandbox.spectra import Spectrum
+from riselab.sandbox.trajectories import (
     RULES,
     RuleName,
     Subject,
@@ -21,8 +23,6 @@ from risegrad.sandbox.trajectories import (
     sweep_rates,
     walk,
 )
-from risegrad.theory import damage_moments, expected_damage
-from risegrad.theory.calibration import kappa, mean_factor
 
 BOUND = 5  # standard errors
 HARMONIC = Spectrum.parse("powerlaw:1")

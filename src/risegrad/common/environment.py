@@ -1,5 +1,6 @@
 """What a record says about the machine and the software."""
 
+import os
 import platform
 import resource
 import sys
@@ -8,7 +9,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from risegrad.common.cores import cores
+
+def cores() -> int:
+    """Those this process may use; macOS and Windows cannot say, there it is all of them."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
 
 PACKAGES = (
     "risegrad", "torch", "numpy", "torchvision", "timm", "transformers", "peft", "accelerate",

@@ -13,29 +13,31 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from risegrad.core import saved_state
-from risegrad.core.block_layout import Layout
+from risegrad.core.blocks import Layout
 from risegrad.core.coverage import (
     Coverage,
+    Named,
     check_disjoint,
     check_left_out,
     cover,
+    distinct_seed,
+    held_by_name,
+    little_is_left,
+    names_by_tensor,
     summary,
     taking_part,
 )
 from risegrad.core.displacements import copy_if_moving, decay, writable_gradient
-from risegrad.core.mean_advice import little_is_left
-from risegrad.core.parameter_names import Named, distinct_seed, held_by_name, names_by_tensor
-from risegrad.core.shaped_step import shape_tensors, shape_whole
-from risegrad.core.shapers import Shaper
-from risegrad.core.shards import local
-from risegrad.core.torch_optimizers import (
+from risegrad.core.optimizers import (
     check_can_be_shaped,
     has_gradients,
     only_creates_state,
     scaler_skips,
     unwrapped,
 )
-from risegrad.core.whole_steps import Work, exact_products
+from risegrad.core.shaped_step import shape_tensors, shape_whole
+from risegrad.core.shapers import Shaper
+from risegrad.core.shards import Work, exact_products, local
 
 On = Literal["gradient", "update"]
 Closure = Callable[[], Any]

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from risegrad.core.optimizers import decay_kept
 from risegrad.core.shards import local
-from risegrad.core.torch_optimizers import decay_kept
 
 
 def writable_gradient(tensor: Tensor) -> Tensor | None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from itertools import count
 from typing import Any, NamedTuple
 
-from risegrad.core.block_layout import Layout
+from risegrad.core.blocks import Layout
 
 KEY = "risegrad"
 VERSION = 1

@@ -13,12 +13,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from risegrad.core.block_layout import BlockBatch, Layout, Span
+from risegrad.core.arithmetic import Measured, Piece, add_measured, combine, measure
+from risegrad.core.blocks import BlockBatch, Layout, Span
 from risegrad.core.draws import Draws, Noise, Room, drawing_dtype
 from risegrad.core.shapers import BlockDraws, Rise, Shaper
-from risegrad.core.shards import LocalPart, Reduction, local_part, reduced
-from risegrad.core.step_arithmetic import Measured, Piece, add_measured, combine, measure
-from risegrad.core.whole_steps import WholeStep, Work
+from risegrad.core.shards import LocalPart, Reduction, WholeStep, Work, local_part, reduced
 from risegrad.theory.calibration import kappa
 
 

@@ -2,38 +2,17 @@
 
 from typing import TYPE_CHECKING
 
-from risegrad.common.lazy_names import lookup
+from risegrad.common.imports import lazy
 
 if TYPE_CHECKING:
-    from risegrad.curvature.diagnosis.diagnose import diagnose
-    from risegrad.curvature.diagnosis.inputs import BatchLoss, Measurement
-    from risegrad.curvature.diagnosis.report import Diagnosis
-    from risegrad.curvature.estimates.spectral import flat_signal, top_eigenvalue
-    from risegrad.curvature.estimates.terms import ProductBudget
-    from risegrad.curvature.operators.products import DenseOperator, NetworkOperator
+    from risegrad.curvature.diagnosis.diagnose import diagnose as diagnose
+    from risegrad.curvature.diagnosis.inputs import BatchLoss as BatchLoss
+    from risegrad.curvature.diagnosis.inputs import Measurement as Measurement
+    from risegrad.curvature.diagnosis.report import Diagnosis as Diagnosis
+    from risegrad.curvature.estimates import ProductBudget as ProductBudget
+    from risegrad.curvature.estimates import flat_signal as flat_signal
+    from risegrad.curvature.estimates import top_eigenvalue as top_eigenvalue
+    from risegrad.curvature.products import DenseOperator as DenseOperator
+    from risegrad.curvature.products import NetworkOperator as NetworkOperator
 
-__all__ = [
-    "BatchLoss",
-    "DenseOperator",
-    "Diagnosis",
-    "Measurement",
-    "NetworkOperator",
-    "ProductBudget",
-    "diagnose",
-    "flat_signal",
-    "top_eigenvalue",
-]
-
-_HOMES = {
-    "BatchLoss": "diagnosis.inputs",
-    "DenseOperator": "operators.products",
-    "Diagnosis": "diagnosis.report",
-    "Measurement": "diagnosis.inputs",
-    "NetworkOperator": "operators.products",
-    "ProductBudget": "estimates.terms",
-    "diagnose": "diagnosis.diagnose",
-    "flat_signal": "estimates.spectral",
-    "top_eigenvalue": "estimates.spectral",
-}
-
-__getattr__ = lookup(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy(__name__)

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, pad
 from torch.overrides import TorchFunctionMode
 
-from risegrad.core.parameter_names import WRAPPERS
+from risegrad.core.coverage import WRAPPERS
 from risegrad.core.undisturbed import uncompiled
-from risegrad.curvature.operators.batch_forms import IGNORED, form_of
+from risegrad.curvature.batches import IGNORED, form_of
 
 Predict = Callable[[nn.Module, Any], tuple[Tensor, Tensor]]
 """``predict(model, batch) -> (prediction, target)``."""

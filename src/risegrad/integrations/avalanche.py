@@ -11,12 +11,12 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from risegrad.core.attachment import Attachment, On, attach
+from risegrad.core.optimizers import unwrapped
 from risegrad.core.shapers import Shaper
-from risegrad.core.torch_optimizers import unwrapped
-from risegrad.curvature.memory.informed import Informed, right_place
-from risegrad.curvature.memory.kept_data import SEED
-from risegrad.curvature.memory.memory import DAMPING, Memory
-from risegrad.curvature.memory.remembering import remember
+from risegrad.memory.examples import SEED
+from risegrad.memory.informed import Informed, right_place
+from risegrad.memory.memory import DAMPING, Memory
+from risegrad.memory.remember import remember
 
 try:
     from avalanche.core import SupervisedPlugin

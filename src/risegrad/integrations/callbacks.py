@@ -14,10 +14,6 @@ from torch.optim import Optimizer
 from risegrad.common.checks import check_positive_int
 from risegrad.core.attachment import Attachment, On, attach, shaping
 from risegrad.core.shapers import Shaper
-from risegrad.curvature.memory.informed import Informed, right_place
-from risegrad.curvature.memory.memory import DAMPING, Memory, check_memory
-from risegrad.curvature.memory.parameter_sides import not_told_by_names
-from risegrad.curvature.memory.remembering import remember
 from risegrad.integrations.forgetting_meter import (
     EVERY,
     FORETELL,
@@ -27,8 +23,11 @@ from risegrad.integrations.forgetting_meter import (
     budget_of,
 )
 from risegrad.integrations.kept_scores import Metric, Scoring
-from risegrad.integrations.model_folder import short, sign
-from risegrad.integrations.run_record import MeteredRun
+from risegrad.integrations.records import MeteredRun, short, sign
+from risegrad.memory.informed import Informed, right_place
+from risegrad.memory.memory import DAMPING, Memory, check_memory
+from risegrad.memory.remember import remember
+from risegrad.memory.sides import not_told_by_names
 
 Prepare = Callable[[Any], Any]
 """From what a person gave to batches, as the trainer makes its own."""

@@ -20,10 +20,10 @@ from torch.optim import Optimizer
 
 from risegrad.common.checks import check_choice, check_kind, check_number, check_positive_int
 from risegrad.core.attachment import shaping
-from risegrad.curvature.memory.informed import Informed
-from risegrad.curvature.memory.memory import Memory, check_memory
 from risegrad.integrations.kept_scores import KeptScore, KeptTask, Metric, Scoring
-from risegrad.integrations.run_record import MeteredRun, write_own_run
+from risegrad.integrations.records import MeteredRun, write_own_run
+from risegrad.memory.informed import Informed
+from risegrad.memory.memory import Memory, check_memory
 
 EVERY = 50
 FORETELL = 10

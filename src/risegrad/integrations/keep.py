@@ -9,13 +9,13 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from risegrad.core.torch_optimizers import unwrapped
-from risegrad.curvature.memory.kept_data import prepared
-from risegrad.integrations.model_folder import sign_kept
+from risegrad.core.optimizers import unwrapped
+from risegrad.integrations.records import sign_kept
 from risegrad.integrations.transformers import _make_card, _reporters, text_form
 from risegrad.keeping.keep import keep
 from risegrad.keeping.keeper import KEY, Keeper
 from risegrad.keeping.report import report_of
+from risegrad.memory.examples import prepared
 
 try:
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from risegrad.core.undisturbed import Generators
-from risegrad.curvature.operators.batch_forms import IGNORED, moved, size_of
-from risegrad.curvature.operators.objective import Loss, check_loss, evaluating
+from risegrad.curvature.batches import IGNORED, moved, size_of
+from risegrad.curvature.objective import Loss, check_loss, evaluating
 from risegrad.curvature.targets import Predict, are_classes, check_labels, choose_predict, counted
 
 Metric = str | Callable[[nn.Module, Any], Any]

@@ -10,11 +10,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from risegrad.core.attachment import On
+from risegrad.core.optimizers import unwrapped
 from risegrad.core.shapers import Shaper
-from risegrad.core.torch_optimizers import unwrapped
-from risegrad.curvature.memory.kept_data import TextForm, prepared
-from risegrad.curvature.memory.memory import Memory
-from risegrad.curvature.memory.memory_files import packed, unpacked
 from risegrad.integrations.callbacks import (
     Attaching,
     ForgettingInTraining,
@@ -23,6 +20,9 @@ from risegrad.integrations.callbacks import (
 )
 from risegrad.integrations.forgetting_meter import MeterReading
 from risegrad.integrations.kept_scores import KeptScore
+from risegrad.memory.examples import TextForm, prepared
+from risegrad.memory.files import packed, unpacked
+from risegrad.memory.memory import Memory
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer

@@ -11,11 +11,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from risegrad.core.attachment import Attachment, On
+from risegrad.core.optimizers import unwrapped
 from risegrad.core.saved_state import saved_settings
 from risegrad.core.shapers import Shaper
-from risegrad.core.torch_optimizers import unwrapped
-from risegrad.curvature.memory.kept_data import TextForm, prepared
-from risegrad.curvature.memory.memory import Memory
 from risegrad.integrations.callbacks import (
     Attaching,
     ForgettingInTraining,
@@ -24,7 +22,9 @@ from risegrad.integrations.callbacks import (
 )
 from risegrad.integrations.forgetting_meter import MeterReading
 from risegrad.integrations.kept_scores import KeptScore
-from risegrad.integrations.model_folder import sign
+from risegrad.integrations.records import sign
+from risegrad.memory.examples import TextForm, prepared
+from risegrad.memory.memory import Memory
 
 try:
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from risegrad.common.atomic_files import write_bytes, write_json
-from risegrad.common.optional_imports import need
-from risegrad.curvature.memory.memory import Memory
+from risegrad.common.files import write_bytes, write_json
+from risegrad.common.imports import need
 from risegrad.curvature.targets import unwrapped
 from risegrad.keeping.answers import Answers
-from risegrad.keeping.kept_examples import Group, Kept
+from risegrad.keeping.examples import Group, KeepSettings, Kept
 from risegrad.keeping.looking import Look
-from risegrad.keeping.settings import KeepSettings
+from risegrad.memory.memory import Memory
 
 if TYPE_CHECKING:
     from risegrad.keeping.keeper import Keeper

@@ -10,15 +10,14 @@ from torch import nn
 from torch.optim import LBFGS, Optimizer
 
 from risegrad.common.checks import check_kind
-from risegrad.core.torch_optimizers import check_can_be_shaped, unwrapped
-from risegrad.curvature.memory.informed import right_place
-from risegrad.curvature.memory.memory import DAMPING, Memory
-from risegrad.curvature.memory.remembered_outputs import Of, Reading
+from risegrad.core.optimizers import check_can_be_shaped, unwrapped
+from risegrad.keeping.examples import KeepSettings, kept_of
 from risegrad.keeping.files import read_keeper
 from risegrad.keeping.keeper import Keeper, keeper_of
 from risegrad.keeping.looking import Look
-from risegrad.keeping.settings import KeepSettings
-from risegrad.keeping.sources import kept_of
+from risegrad.memory.informed import right_place
+from risegrad.memory.memory import DAMPING, Memory
+from risegrad.memory.outputs import Of, Reading
 
 
 def keep(

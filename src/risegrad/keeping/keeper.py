@@ -13,23 +13,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from risegrad.core.attachment import Attachment, attach
-from risegrad.core.torch_optimizers import (
-    has_gradients,
-    only_creates_state,
-    scaler_skips,
-    unwrapped,
-)
-from risegrad.curvature.memory.informed import Informed, right_place
-from risegrad.curvature.memory.memory import Memory
-from risegrad.curvature.memory.parameter_sides import not_told_by_names
-from risegrad.keeping.budget import EVERY, STRONGEST, strength_after
-from risegrad.keeping.cost import Cost
-from risegrad.keeping.drift import Drift, drift_of
-from risegrad.keeping.kept_examples import ROOM, Kept, taken
+from risegrad.core.optimizers import has_gradients, only_creates_state, scaler_skips, unwrapped
+from risegrad.keeping.examples import ROOM, KeepSettings, Kept, taken
 from risegrad.keeping.looking import Look, trained_by
-from risegrad.keeping.pull import add, agreed, kept_loss, pulled
-from risegrad.keeping.report import report_of
-from risegrad.keeping.settings import KeepSettings
+from risegrad.keeping.pull import EVERY, STRONGEST, add, agreed, kept_loss, pulled, strength_after
+from risegrad.keeping.report import Cost, Drift, drift_of, report_of
+from risegrad.memory.informed import Informed, right_place
+from risegrad.memory.memory import Memory
+from risegrad.memory.sides import not_told_by_names
 
 KEY, MARK = "risegrad_keep", "kept"
 """Under which a keeper's state rides in the optimizer's own, in its first group."""
@@ -102,7 +93,7 @@ class Keeper:
         ``new``: examples of the task just learned, in any form that ``keep`` takes (None: samples
         of the model). ``optimizer``: the one of the next task, if it is another.
         """
-        from risegrad.keeping.sources import kept_of
+        from risegrad.keeping.examples import kept_of
 
         memory, kept = kept_of(self._look, new, self.settings)
         if self.memory is not None and memory is not None:

@@ -11,11 +11,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from risegrad.core.undisturbed import Buffer, Generators, uncompiled
-from risegrad.curvature.memory.many_ranks import Ranks, ranks_of
-from risegrad.curvature.memory.remembered_outputs import Of, Reading, choose_rows
-from risegrad.curvature.operators.batch_forms import form_of, moved
-from risegrad.curvature.operators.objective import evaluating
+from risegrad.curvature.batches import form_of, moved
+from risegrad.curvature.objective import evaluating
 from risegrad.curvature.targets import Reader
+from risegrad.memory.outputs import Of, Reading, choose_rows
+from risegrad.memory.ranks import Ranks, ranks_of
 
 
 class Look:

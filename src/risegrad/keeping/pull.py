@@ -6,6 +6,7 @@ question, a format that changes, drift that is there already.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
@@ -13,10 +14,10 @@ from torch import Tensor
 from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
-from risegrad.core.whole_steps import gathered
-from risegrad.curvature.memory.many_ranks import Ranks
-from risegrad.keeping.kept_examples import Group
+from risegrad.core.shards import gathered
+from risegrad.keeping.examples import Group
 from risegrad.keeping.looking import Look
+from risegrad.memory.ranks import Ranks
 
 
 def kept_loss(look: Look, groups: Iterable[Group]) -> Tensor:
@@ -107,3 +108,27 @@ def _averaged(gradients: list[Tensor], ranks: Ranks) -> list[Tensor]:
         for i, part in zip(here, parts, strict=True):
             found[i] = part.view(gradients[i].shape)
     return found
+
+
+EVERY = 4
+"""Steps between two measurements of the drift. One costs a forward pass over the examples that are
+held out: with the default of 128 examples about a fifth of what pulling at every step costs."""
+WEAKEST, STRONGEST = 0.1, 30.0
+
+
+def strength_after(strength: float, drift: float, budget: float) -> float:
+    """Stronger where more was lost than the budget allows, weaker where less was.
+
+    ``strength exp((drift / budget - 1) / 2)``, between 0.1 and 30.
+
+    >>> strength_after(1.0, drift=0.05, budget=0.05)
+    1.0
+    >>> round(strength_after(1.0, drift=0.15, budget=0.05), 3)
+    2.718
+    >>> strength_after(1.0, drift=9.0, budget=0.05)
+    30.0
+    """
+    if math.isnan(drift):
+        return STRONGEST
+    change = math.exp(min((drift / budget - 1) / 2, math.log(STRONGEST / WEAKEST)))
+    return min(max(strength * change, WEAKEST), STRONGEST)

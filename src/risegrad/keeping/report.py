@@ -2,16 +2,62 @@
 
 from __future__ import annotations
 
+import time
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from risegrad.core.blocks import listing
-from risegrad.curvature.memory.memory import size
-from risegrad.keeping.drift import Drift
-from risegrad.keeping.looking import trained_by
+from risegrad.keeping.examples import Group
+from risegrad.keeping.looking import Look, trained_by
+from risegrad.memory.memory import size
 
 if TYPE_CHECKING:
     from risegrad.keeping.keeper import Keeper
+
+
+@dataclass(frozen=True)
+class Drift:
+    """``KL(then || now)`` per prediction, in nats; of features a squared distance."""
+
+    mean: float
+    error: float | None
+    """The standard error of the mean, over examples; None of a single one."""
+    agreement: float | None
+    """The part of predictions whose most likely class is the one that it was."""
+    examples: int
+    unit: str
+
+    def __str__(self) -> str:
+        error = "" if self.error is None else f" (+-{self.error:.2g})"
+        return f"{self.mean:.3g}{error} {self.unit}"
+
+
+@torch.no_grad()
+def drift_of(look: Look, groups: Sequence[Group]) -> Drift:
+    """The drift over all predictions of these groups."""
+    sums, counts, same = [], [], []
+    with look.quietly():
+        for group in groups:
+            rows, answers = look.rows(group.batch), group.answers.to(look.device)
+            distances, agreements = answers.distances(rows).double().cpu(), answers.agreements(rows)
+            sums += [part.sum() for part in torch.split(distances, list(group.counts))]
+            counts += list(group.counts)
+            same += [] if agreements is None else [agreements.cpu()]
+    total, size = torch.stack(sums), torch.tensor(counts, dtype=torch.float64)
+    mean = total.sum() / size.sum()
+    # Predictions of one example are alike: the error is of a ratio of sums over examples.
+    spread = (total - mean * size).square().sum() * len(size) / max(len(size) - 1, 1)
+    error = float(spread.sqrt() / size.sum()) if len(size) > 1 else None
+    agreement = float(torch.cat(same).double().mean()) if same else None
+    unit = "nats per token" if max(counts) > 1 else "nats per prediction"
+    if agreement is None:
+        unit = "of the features' variance"
+    return Drift(float(mean), error, agreement, len(size), unit)
 
 
 @dataclass(frozen=True)
@@ -130,3 +176,55 @@ def _uncovered(keeper: Keeper) -> dict[str, str]:
         for name, tensor in keeper.model.named_parameters()
         if id(tensor) in trained - shaped
     }
+
+
+LATEST = 64
+"""Steps that are looked back on."""
+
+
+class Cost:
+    """The time of our own work in each step, beside the time from step to step.
+
+    On a GPU by events in its stream, which nobody waits for before the ratio is asked.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._steps: deque[tuple[Any, list[tuple[Any, Any]]]] = deque(maxlen=LATEST + 1)
+        self._since: Any = None
+
+    def step(self) -> None:
+        """A step of the optimizer begins, and our work with it."""
+        self.start()
+        self._steps.append((self._since, []))
+
+    def start(self) -> None:
+        """Our work begins."""
+        self._since = self._now()
+
+    def stop(self) -> None:
+        """Our work is done for now."""
+        if self._since is not None and self._steps:
+            self._steps[-1][1].append((self._since, self._now()))
+        self._since = None
+
+    def ratio(self) -> float | None:
+        """Our time over all other time, per step; None before there were two steps."""
+        ours = [sum(_seconds(*part) for part in parts) for _, parts in self._steps]
+        begun = [begin for begin, _ in self._steps]
+        others = [_seconds(a, b) - t for a, b, t in zip(begun, begun[1:], ours, strict=False)]
+        return fmean(ours[:-1]) / median(others) if others and median(others) > 0 else None
+
+    def _now(self) -> Any:
+        if self._device.type != "cuda":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+
+def _seconds(start: Any, end: Any) -> float:
+    if isinstance(start, float):
+        return float(end - start)
+    end.synchronize()
+    return float(start.elapsed_time(end)) / 1000

@@ -7,12 +7,11 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from risegrad.continual.devices import Devices
-from risegrad.continual.session import ParameterGroup, Session
-from risegrad.continual.session_training import Loop, SessionTraining
-from risegrad.continual.training_budget import TrainingBudget
-from risegrad.continual.update_rules import Rule
-from risegrad.continual.vision.classifier_heads import Head
+from riselab.continual.devices import Devices
+from riselab.continual.host import ParameterGroup, Session, TrainingBudget
+from riselab.continual.rules import Rule
+from riselab.continual.training import Loop, SessionTraining
+from riselab.continual.vision.models import Head
 
 PER_TASK = 8
 

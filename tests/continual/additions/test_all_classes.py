@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from continual.tiny import host_of
-from risegrad.continual.additions.all_classes import AllClassesSettings
-from risegrad.continual.session_training import SessionTraining
+from riselab.continual.additions.replay import AllClassesSettings
+from riselab.continual.training import SessionTraining
 
 
 @pytest.mark.parametrize("naive", [False, True])

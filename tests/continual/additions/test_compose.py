@@ -5,14 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from risegrad.continual.additions import ADDITIONS, check_composition, read_additions
-from risegrad.continual.additions.addition import Addition
-from risegrad.continual.additions.gpm import GpmSettings
-from risegrad.continual.additions.lwf import LwfSettings
-from risegrad.continual.catalogue import catalogue
-from risegrad.continual.runs import perform, read_config
-from risegrad.continual.stream_learning import Learner
-from risegrad.continual.vision.hosts import HOSTS
+from riselab.continual.additions import ADDITIONS, check_composition, read_additions
+from riselab.continual.additions.addition import Addition
+from riselab.continual.additions.gpm import GpmSettings
+from riselab.continual.additions.penalties import LwfSettings
+from riselab.continual.learning import Learner
+from riselab.continual.runs import catalogue, perform, read_config
+from riselab.continual.vision.hosts import HOSTS
 
 HOLDS_THE_PAST = ["replay", "ewc", "lwf", "gpm", "all-classes"]
 REFUSED = [

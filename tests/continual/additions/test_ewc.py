@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from risegrad.continual.additions.ewc import EwcSettings, empirical_fisher
+from riselab.continual.additions.penalties import EwcSettings, empirical_fisher
 
 
 def fisher_by_loops(session, items, refs):

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from risegrad.continual.additions.gpm import GpmSettings, extended, input_grams
-from risegrad.continual.training_budget import TrainingBudget
+from riselab.continual.additions.gpm import GpmSettings, extended, input_grams
+from riselab.continual.host import TrainingBudget
 
 
 def extended_by_svd(basis, inputs, share):
@@ -108,7 +108,7 @@ def test_all_earlier_tasks_are_protected(small):
 def test_the_threshold_grows_and_samples_are_few(small, monkeypatch):
     shares = []
     monkeypatch.setattr(
-        "risegrad.continual.additions.gpm.extended",
+        "riselab.continual.additions.gpm.extended",
         lambda basis, gram, share: shares.append(share) or torch.eye(6)[:, :1].double(),
     )
     gpm = GpmSettings(samples=3, batch=2, epsilon=0.9, increment=0.06).make(0)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from risegrad.continual.additions.lwf import LwfSettings, distillation
+from riselab.continual.additions.penalties import LwfSettings, distillation
 
 
 def test_distillation_by_hand():

@@ -5,9 +5,9 @@ import threading
 import pytest
 import torch
 
-from risegrad.continual.additions import ADDITIONS
-from risegrad.continual.additions.run_memory import MemorySettings, RunMemory, WithMemory
-from risegrad.continual.devices import Devices
+from riselab.continual.additions import ADDITIONS
+from riselab.continual.additions.memory import MemorySettings, RunMemory, WithMemory
+from riselab.continual.devices import Devices
 
 
 class Together:

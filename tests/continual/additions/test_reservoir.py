@@ -3,8 +3,7 @@
 import math
 from collections import Counter
 
-from risegrad.continual.additions.replay import ReplaySettings
-from risegrad.continual.additions.reservoir import Reservoir
+from riselab.continual.additions.replay import ReplaySettings, Reservoir
 
 
 def filled(size, seed, tasks=3, examples=10):

@@ -6,22 +6,23 @@ import pytest
 import torch
 
 from continual.additions.test_runs import Killed, killer, quiet
-from risegrad.continual.additions.kron_anchor import KronAnchorSettings
-from risegrad.continual.additions.retract import InterpolateSettings, RetractSettings
-from risegrad.continual.additions.run_memory import (
+from risegrad.core.attachment import attach
+from risegrad.memory.informed import Informed
+from risegrad.memory.memory import Memory
+from risegrad.memory.remember import remember
+from riselab.continual.additions.memory import (
+    InterpolateSettings,
     MemorySettings,
+    RetractSettings,
     RunMemory,
     anchor_in,
     grown,
     layers_of,
     made_additions,
 )
-from risegrad.continual.runs import perform, read_config
-from risegrad.continual.update_rules import Rule
-from risegrad.core.attachment import attach
-from risegrad.curvature.memory.informed import Informed
-from risegrad.curvature.memory.memory import Memory
-from risegrad.curvature.memory.remembering import remember
+from riselab.continual.additions.penalties import KronAnchorSettings
+from riselab.continual.rules import Rule
+from riselab.continual.runs import perform, read_config
 
 
 def kept_with(addition, **settings):

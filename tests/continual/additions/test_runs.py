@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 
-from risegrad.continual.additions import ADDITIONS
-from risegrad.continual.runs import perform, read_config
-from risegrad.continual.vision.hosts import HOSTS
+from riselab.continual.additions import ADDITIONS
+from riselab.continual.runs import perform, read_config
+from riselab.continual.vision.hosts import HOSTS
 
 ANYWHERE = ("adapter-classifier", "zo-fc", "zo-fc-rise")
 COMPOSES = [

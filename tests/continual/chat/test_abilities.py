@@ -8,14 +8,14 @@ import torch
 from torch import nn
 
 from continual.chat import tiny_chat
-from risegrad.continual.chat.abilities import (
+from riselab.continual.chat.abilities import (
     Abilities,
     AbilitySettings,
     evenly,
     facts_of,
     instructions,
 )
-from risegrad.continual.chat.chat_texts import Chat, ChatTexts, answer_scores, greedy
+from riselab.continual.chat.texts import Chat, ChatTexts, answer_scores, greedy
 
 TOKENIZER = tiny_chat.tokenizer()
 SIZE = len(TOKENIZER)

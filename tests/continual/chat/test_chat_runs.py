@@ -9,13 +9,13 @@ import torch
 
 from continual.chat import tiny_chat
 from continual.chat.tiny_chat import config
-from risegrad.cli import main
-from risegrad.continual.chat.chat_model import averaged_back, trainable, trained_parts
-from risegrad.continual.chat.chat_settings import ChatModelSettings, ChatStreamSettings
-from risegrad.continual.chat.chat_tasks import build_stream
-from risegrad.continual.runs import estimate, needs, perform, read_config, seconds
-from risegrad.continual.session import silent
-from risegrad.lab.records.record import read_records
+from riselab.cli import main
+from riselab.continual.chat.model import averaged_back, trainable, trained_parts
+from riselab.continual.chat.settings import ChatModelSettings, ChatStreamSettings
+from riselab.continual.chat.tasks import build_stream
+from riselab.continual.host import silent
+from riselab.continual.runs import estimate, needs, perform, read_config, seconds
+from riselab.records.record import read_records
 
 EXPERIMENT = """
 name = "chats"

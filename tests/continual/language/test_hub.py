@@ -3,10 +3,9 @@
 import datasets
 import pytest
 
-from risegrad.continual.language.streams import text_hub
-from risegrad.continual.language.streams.text_stream_build import build_stream
-from risegrad.continual.language.streams.text_stream_settings import LanguageStreamSettings
-from risegrad.continual.language.streams.text_tasks import POOL
+from riselab.continual.language.streams import hub as text_hub
+from riselab.continual.language.streams.build import build_stream
+from riselab.continual.language.streams.settings import POOL, LanguageStreamSettings
 
 
 def test_every_task_has_a_dataset_with_its_labels():

@@ -6,10 +6,10 @@ from peft import PeftModel
 from transformers import AutoModelForSeq2SeqLM
 
 from continual.language.tiny_text import config
-from risegrad.continual.devices import Devices
-from risegrad.continual.language.language_run import make_host
-from risegrad.continual.runs import perform, read_config
-from risegrad.continual.session import silent
+from riselab.continual.devices import Devices
+from riselab.continual.host import silent
+from riselab.continual.language.run import make_host
+from riselab.continual.runs import perform, read_config
 
 
 @pytest.mark.parametrize("name", ["seq-lora", "inc-lora"])

@@ -12,11 +12,11 @@ from transformers import AutoModel
 from continual.language.test_processes import two_processes
 from continual.language.test_runs import killed_runs_go_on_to_the_same_end, run
 from continual.language.tiny_text import WORDS, config, save_model
-from risegrad.continual.devices import Devices
-from risegrad.continual.language.language_run import make_host
-from risegrad.continual.runs import perform, read_config
-from risegrad.continual.session import silent
-from risegrad.continual.session_training import SessionTraining
+from riselab.continual.devices import Devices
+from riselab.continual.host import silent
+from riselab.continual.language.run import make_host
+from riselab.continual.runs import perform, read_config
+from riselab.continual.training import SessionTraining
 
 TASKS = {"colours": ["red", "green", "blue"], "num-bers": ["one", "two_three", "red"]}
 
@@ -208,8 +208,8 @@ def test_no_test_examples_of_the_split(plain, tmp_path):
 
 
 def test_the_experiment_file_runs(intents, encoder, tmp_path):
-    from risegrad.lab.experiments.experiment_file import load_experiment
-    from risegrad.lab.experiments.run_cells import expand
+    from riselab.experiments.cells import expand
+    from riselab.experiments.file import load_experiment
 
     given = [
         f"model.weights={encoder}", f"stream.data={intents}", f"stream.tasks={list(TASKS)}",

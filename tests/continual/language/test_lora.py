@@ -10,10 +10,10 @@ from torch.nn.functional import dropout
 
 from continual.language.tiny_text import config, make_model
 from risegrad.common.seeds import generator_for
-from risegrad.continual.devices import Devices
-from risegrad.continual.language.language_models import LanguageModelSettings, load_model, wrap
-from risegrad.continual.language.language_run import make_host, read_config
-from risegrad.continual.language.lora_layers import add_lora, folded
+from riselab.continual.devices import Devices
+from riselab.continual.language.lora import add_lora, folded
+from riselab.continual.language.models import LanguageModelSettings, load_model, wrap
+from riselab.continual.language.run import make_host, read_config
 
 
 class Two(nn.Module):

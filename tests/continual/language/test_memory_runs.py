@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from continual.language.tiny_text import config, save_model
-from risegrad.continual.additions.run_memory import MemorySettings, RunMemory, layers_of
-from risegrad.continual.devices import Devices
-from risegrad.continual.language.language_run import make_host
-from risegrad.continual.language.text_batches import IGNORED
-from risegrad.continual.runs import perform, read_config
-from risegrad.continual.session import silent
-from risegrad.continual.session_training import SessionTraining
+from riselab.continual.additions.memory import MemorySettings, RunMemory, layers_of
+from riselab.continual.devices import Devices
+from riselab.continual.host import silent
+from riselab.continual.language.batches import IGNORED
+from riselab.continual.language.run import make_host
+from riselab.continual.runs import perform, read_config
+from riselab.continual.training import SessionTraining
 
 
 def settings_of(data, weights, name="seq-lora", **changes):

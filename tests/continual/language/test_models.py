@@ -14,10 +14,10 @@ from transformers import (
 )
 
 from continual.language.tiny_text import config, save_model, write_task
-from risegrad.continual.devices import Devices
-from risegrad.continual.language.language_models import LanguageModelSettings, load_model, wrap
-from risegrad.continual.language.language_run import make_host, read_config
-from risegrad.continual.language.prompt_tokens import Limit, prompt_limit
+from riselab.continual.devices import Devices
+from riselab.continual.language.batches import Limit, prompt_limit
+from riselab.continual.language.models import LanguageModelSettings, load_model, wrap
+from riselab.continual.language.run import make_host, read_config
 
 
 def copied(weights, folder):

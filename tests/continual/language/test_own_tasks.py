@@ -8,11 +8,11 @@ import datasets
 import pytest
 
 from continual.language.tiny_text import config
-from risegrad.common.run_inputs import Hub, look_at
-from risegrad.continual.language.streams.text_sources import texts_of
-from risegrad.continual.language.streams.text_stream_build import build_stream
-from risegrad.continual.runs import needs, perform, read_config
-from risegrad.continual.session import silent
+from riselab.common.inputs import Hub, look_at
+from riselab.continual.host import silent
+from riselab.continual.language.streams.build import build_stream
+from riselab.continual.language.streams.hub import texts_of
+from riselab.continual.runs import needs, perform, read_config
 
 ROWS = [{"id": n, "body": f"text, {n}\nend", "intent": ("pay", "ask", "sell")[n % 3]}
         for n in range(9)]  # fmt: skip
@@ -223,9 +223,7 @@ def test_a_second_file_beside_a_folder(tmp_path):
 
 
 def test_what_is_missing_is_told_before_a_run(weights, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "risegrad.continual.language.language_run.off_hub", lambda name, kind: "not there"
-    )
+    monkeypatch.setattr("riselab.continual.language.run.off_hub", lambda name, kind: "not there")
     own = {"far": {"hub": "me/mine"}, "near": described(tmp_path / "no.csv")}
     plain = config("", weights, stream={"tasks": ["far", "near"], "own": own})
     missing = needs(read_config(plain))["missing"]

@@ -9,13 +9,13 @@ import sys
 import pytest
 
 from continual.language.tiny_text import config, save_model
-from risegrad.continual.runs import perform, read_config
-from risegrad.continual.session import silent
+from riselab.continual.host import silent
+from riselab.continual.runs import perform, read_config
 
 RUN = """
 import json, os, sys, torch
 from pathlib import Path
-from risegrad.continual.runs import perform, read_config
+from riselab.continual.runs import perform, read_config
 torch.set_num_threads(1)
 found = perform(read_config(json.loads(sys.argv[1])), Path(sys.argv[2]), lambda news: None)
 Path(sys.argv[2], "result" + os.environ["RANK"]).write_text(json.dumps(found))

@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from continual.language.tiny_text import config, save_model
-from risegrad.continual.devices import Devices
-from risegrad.continual.language.language_run import make_host
-from risegrad.continual.runs import estimate, perform, read_config
-from risegrad.continual.session import silent
-from risegrad.continual.session_training import SessionTraining
 from risegrad.zeroth_order import spsa
+from riselab.continual.devices import Devices
+from riselab.continual.host import silent
+from riselab.continual.language.run import make_host
+from riselab.continual.runs import estimate, perform, read_config
+from riselab.continual.training import SessionTraining
 
 HOSTS = ("seq-lora", "inc-lora", "o-lora")
 
@@ -105,7 +105,7 @@ def test_zeroth_order_evaluates_in_float32_whatever_the_precision(data, weights,
         kit = (made := make_host(read_config(plain), Devices(precision))).kit
         found = slopes[precision] = []
         monkeypatch.setattr(
-            "risegrad.continual.session_training.spsa",
+            "riselab.continual.training.spsa",
             lambda *args, found=found, **kwargs: found.append(spsa(*args, **kwargs)) or found[-1],
         )
         SessionTraining(made.begin(0), kit.loop, kit.devices, (), 0).epoch(0, silent)

@@ -5,11 +5,11 @@ import torch
 from torch.nn.functional import log_softmax
 
 from continual.language.tiny_text import config, make_model, save_model
-from risegrad.continual.devices import Devices
-from risegrad.continual.language.answer_scoring import hits, label_scores, normalized, written
-from risegrad.continual.language.language_models import LanguageModelSettings, wrap
-from risegrad.continual.language.language_run import make_host, read_config
-from risegrad.continual.language.text_batches import padded
+from riselab.continual.devices import Devices
+from riselab.continual.language.batches import padded
+from riselab.continual.language.models import LanguageModelSettings, wrap
+from riselab.continual.language.run import make_host, read_config
+from riselab.continual.language.scoring import hits, label_scores, normalized, written
 
 PROMPTS = ["one two three", "red", "four five six seven good bad"]
 LABELS = ["World", "Science or Technology", "very negative", "negative", "very", "Good"]
@@ -56,7 +56,7 @@ def brute_force(model, prompt, label):
 @pytest.mark.parametrize("kind", ["t5", "bart", "gpt2", "llama"])
 @torch.no_grad()
 def test_label_scores_are_those_of_brute_force(tokenizer, kind, monkeypatch):
-    monkeypatch.setattr("risegrad.continual.language.answer_scoring.ROWS", 20)  # several parts
+    monkeypatch.setattr("riselab.continual.language.scoring.ROWS", 20)  # several parts
     model = model_of(kind, tokenizer)
     rows = [torch.tensor(ids) for ids in tokenizer(PROMPTS)["input_ids"]]
     labels = [answer(tokenizer, label) for label in LABELS]
@@ -126,7 +126,7 @@ def test_hits_count_answers(data, weights, monkeypatch):
     def tell(model, source, mask, encoded):
         return ["WORLD."] * len(source)
 
-    monkeypatch.setattr("risegrad.continual.language.answer_scoring.written", tell)
+    monkeypatch.setattr("riselab.continual.language.scoring.written", tell)
     exact, _, total = hits(host.kit, 0, "test").tolist()
     assert (exact, total) == (texts.answers.count("World"), 6)
 
@@ -139,7 +139,7 @@ def test_labels_outside_the_set_never_count(data, weights, monkeypatch, wrote):
     object.__setattr__(split, "labels", (-1,) * len(split))
     object.__setattr__(split, "answers", ("-",) * len(split))
     monkeypatch.setattr(
-        "risegrad.continual.language.answer_scoring.written",
+        "riselab.continual.language.scoring.written",
         lambda _, source, *rest: [wrote] * len(source),
     )
     assert hits(host.kit, 0, "test").tolist() == [0, 0, 6]

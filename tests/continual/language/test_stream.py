@@ -6,9 +6,8 @@ import json
 import pytest
 
 from continual.language.tiny_text import write_task
-from risegrad.continual.language.streams.text_stream_build import build_stream
-from risegrad.continual.language.streams.text_stream_settings import LanguageStreamSettings
-from risegrad.continual.language.streams.text_tasks import ORDERS, POOL
+from riselab.continual.language.streams.build import build_stream
+from riselab.continual.language.streams.settings import ORDERS, POOL, LanguageStreamSettings
 
 
 def stream_of(data, *tasks, **changes):

@@ -3,8 +3,8 @@
 import pytest
 
 from continual.language.tiny_text import config
-from risegrad.continual.runs import perform, read_config
-from risegrad.continual.session import silent
+from riselab.continual.host import silent
+from riselab.continual.runs import perform, read_config
 
 
 def test_a_host_with_new_weights_in_every_session_is_refused(data, weights, tmp_path):

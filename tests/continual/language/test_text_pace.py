@@ -1,8 +1,8 @@
 """How long a run would take: the pace of a few texts, and the right number of them."""
 
 from continual.language.tiny_text import config
-from risegrad.continual.language import language_pace
-from risegrad.continual.runs import estimate, read_config, seconds
+from riselab.continual.language import run as language_pace
+from riselab.continual.runs import estimate, read_config, seconds
 
 
 def test_texts_count_as_often_as_they_pass(data, weights, monkeypatch):

@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from risegrad.continual.batch_plan import epoch_batches
-from risegrad.continual.language.prompt_tokens import Limit, tokenized
-from risegrad.continual.language.text_batches import Answered, TextItems
+from riselab.continual.batches import epoch_batches
+from riselab.continual.language.batches import Answered, Limit, TextItems, tokenized
 
 TEXTS = ["one two three", "red", "four five six seven good bad"]
 

@@ -8,18 +8,18 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from continual.language.test_label_encoder import TASKS, write_intents
 from continual.language.test_runs import killed_runs_go_on_to_the_same_end, run
 from continual.language.tiny_text import config, make_model, save_model
-from risegrad.common.record_seal import digest
+from risegrad.common.seal import digest
 from risegrad.common.seeds import seed_for
 from risegrad.common.settings import essence
-from risegrad.continual.additions.run_memory import MemorySettings, RunMemory
-from risegrad.continual.batch_plan import epoch_batches
-from risegrad.continual.devices import Devices
-from risegrad.continual.language.language_run import make_host, needs
-from risegrad.continual.language.whole_network import free, own_linears
-from risegrad.continual.run_needs import checkpoint_bytes
-from risegrad.continual.runs import read_config
-from risegrad.continual.session import silent
-from risegrad.continual.session_training import SessionTraining
+from riselab.continual.additions.memory import MemorySettings, RunMemory
+from riselab.continual.batches import epoch_batches
+from riselab.continual.devices import Devices
+from riselab.continual.host import silent
+from riselab.continual.language.lora import free, own_linears
+from riselab.continual.language.run import make_host, needs
+from riselab.continual.preflight import checkpoint_bytes
+from riselab.continual.runs import read_config
+from riselab.continual.training import SessionTraining
 
 LOADERS = {"t5": AutoModelForSeq2SeqLM, "gpt2": AutoModelForCausalLM, "bert": AutoModel}
 SHORT = {"tasks": ["SST-2", "RTE", "agnews"], "train_size": 4, "test_size": 2}

@@ -20,7 +20,7 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from risegrad.continual.language.streams.text_tasks import POOL
+from riselab.continual.language.streams.settings import POOL
 
 WORDS = [
     "red", "green", "blue", "one", "two", "three", "four", "five", "six", "seven", "good", "bad",

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from risegrad.continual.devices import Devices
-from risegrad.continual.vision import kept_base
-from risegrad.continual.vision.vision_run import VisionRun, make_host, read_config
+from riselab.continual.devices import Devices
+from riselab.continual.vision import base as kept_base
+from riselab.continual.vision.run import VisionRun, make_host, read_config
 
 PLAIN: dict[str, Any] = {
     "domain": "vision",

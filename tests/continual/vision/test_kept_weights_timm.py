@@ -3,10 +3,10 @@
 import timm
 import torch
 
-from risegrad.continual.devices import Devices
-from risegrad.continual.runs import perform, read_config
-from risegrad.continual.session import silent
-from risegrad.continual.vision.vision_run import make_host
+from riselab.continual.devices import Devices
+from riselab.continual.host import silent
+from riselab.continual.runs import perform, read_config
+from riselab.continual.vision.run import make_host
 
 SHAPE = {"embed_dim": 16, "depth": 1, "num_heads": 2, "patch_size": 4, "img_size": 8}
 PLAIN = {

@@ -8,9 +8,17 @@ import torch
 from safetensors.torch import save_file
 
 from references import assert_close
-from risegrad.continual.vision.adapters import Adapter, adapter_linears, make_adapters
-from risegrad.continual.vision.backbone import ViTSettings, features, load_backbone
-from risegrad.continual.vision.classifier_heads import Head, class_means, cosine
+from riselab.continual.vision.models import (
+    Adapter,
+    Head,
+    ViTSettings,
+    adapter_linears,
+    class_means,
+    cosine,
+    features,
+    load_backbone,
+    make_adapters,
+)
 
 TINY = ViTSettings(
     name="vit_tiny_patch16_224", pretrained=False, width=16, depth=2, heads=2, patch=4

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from references import algorithm_1
+from risegrad.core.coverage import distinct_seed
 from risegrad.core.draws import Draws
-from risegrad.core.parameter_names import distinct_seed
 from risegrad.core.shapers import Rise, Shaper
 
 Block = Sequence[tuple[str, int, int]]

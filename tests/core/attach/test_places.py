@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.optim import Optimizer
 
-from risegrad.curvature.memory.informed import right_place
+from risegrad.memory.informed import right_place
 
 
 class Somebodys(Optimizer):

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from core.attach.subjects import Subject, assert_same, every_place, sgd, start
-from risegrad.core.rise_rule import one_draw_coefficients
-from risegrad.core.shapers import BlockDraws, Rise, Shaper
-from risegrad.core.whole_steps import Tie, WholeStep, Work
+from risegrad.core.shapers import BlockDraws, Rise, Shaper, one_draw_coefficients
+from risegrad.core.shards import Tie, WholeStep, Work
 
 
 @dataclass(frozen=True)

@@ -35,10 +35,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from risegrad.core.attachment import Attachment, On, attach
 from risegrad.core.shapers import Shaper
-from risegrad.curvature.memory.anchor import Anchor
-from risegrad.curvature.memory.memory import Memory
-from risegrad.curvature.memory.remembering import remember
-from risegrad.curvature.memory.retraction import interpolate, retract
+from risegrad.memory.memory import Memory
+from risegrad.memory.penalty import Anchor
+from risegrad.memory.remember import remember
+from risegrad.memory.retraction import interpolate, retract
 
 BATCH = 8
 INPUTS = 6

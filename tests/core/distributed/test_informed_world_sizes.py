@@ -14,7 +14,7 @@ from core.distributed.jobs import Setting
 from core.distributed.pool import Pool
 from core.distributed.test_world_sizes import check
 from curvature.memory.informed.subject_matter import memory
-from risegrad.curvature.memory.informed import Informed
+from risegrad.memory.informed import Informed
 
 Processes = Callable[[int], Pool]
 pytestmark = pytest.mark.filterwarnings("ignore:.*divides each gradient by its own size")

@@ -8,7 +8,7 @@ from transformers import BertConfig, BertModel, T5Config, T5EncoderModel
 import risegrad
 from curvature.memory.subjects import VOCABULARY, generator, gpt2, network, t5, texts, vectors
 from curvature.memory.test_remember import assert_same
-from risegrad.curvature.operators.objective import Objective
+from risegrad.curvature.objective import Objective
 from risegrad.curvature.targets import choose_predict
 
 

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 import risegrad
-from risegrad.curvature.memory.memory_size import LEAST, MOST, RANK, SMALL
-from risegrad.curvature.memory.second_moments import COLUMNS
+from risegrad.memory.moments import COLUMNS
+from risegrad.memory.remember import LEAST, MOST, RANK, SMALL
 
 PAGE = (Path(__file__).parents[3] / "docs" / "informed.md").read_text(encoding="utf-8")
 

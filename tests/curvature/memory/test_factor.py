@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from references import assert_close
-from risegrad.curvature.memory.factor import Factor
-from risegrad.curvature.memory.memory_side import Diagonal
+from risegrad.memory.factor import Diagonal, Factor
 
 DIM = 7
 

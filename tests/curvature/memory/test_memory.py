@@ -14,9 +14,8 @@ import risegrad
 from curvature.memory.subjects import dense, network, t5, texts, vectors, with_lora
 from references import assert_close
 from risegrad import Memory
-from risegrad.curvature.memory.factor import Factor
-from risegrad.curvature.memory.layer_memory import LayerMemory
-from risegrad.curvature.memory.memory_side import Diagonal
+from risegrad.memory.factor import Diagonal, Factor
+from risegrad.memory.layers import LayerMemory
 
 
 def memory(seed=1, model=None, **options):

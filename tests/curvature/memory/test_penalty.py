@@ -21,9 +21,9 @@ from curvature.memory.subjects import (
 )
 from curvature.memory.test_sides import Pictures, images, inputs_only, weight_of
 from references import assert_close
-from risegrad.curvature.memory.anchor import Anchor
-from risegrad.curvature.memory.layer_names import named_parameters, role_of
-from risegrad.curvature.memory.retraction import interpolate, retract
+from risegrad.memory.layers import named_parameters, role_of
+from risegrad.memory.penalty import Anchor
+from risegrad.memory.retraction import interpolate, retract
 
 SUBJECTS = {
     "linear": (network, vectors),

@@ -24,13 +24,12 @@ from curvature.memory.subjects import (
     with_lora,
 )
 from references import STANDARD_ERRORS, assert_close
-from risegrad.continual.language.lora_layers import add_lora
-from risegrad.continual.vision.adapters import Adapter
-from risegrad.curvature.memory import remembering_shown
-from risegrad.curvature.memory.covered_layers import all_layers
-from risegrad.curvature.memory.layer_names import named_parameters, role_of
-from risegrad.curvature.memory.memory_size import SMALL
-from risegrad.curvature.memory.second_moments import GatheredMoments, RandomColumns, sides_of
+from risegrad.memory import remember as remembering_shown
+from risegrad.memory.layers import all_layers, named_parameters, role_of
+from risegrad.memory.moments import GatheredMoments, RandomColumns, sides_of
+from risegrad.memory.remember import SMALL
+from riselab.continual.language.lora import add_lora
+from riselab.continual.vision.models import Adapter
 
 ATTENTION = "encoder.block.0.layer.0.SelfAttention."
 

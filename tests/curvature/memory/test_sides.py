@@ -18,8 +18,8 @@ from curvature.memory.subjects import (
     with_lora,
 )
 from references import assert_close
-from risegrad.curvature.memory.layer_names import PAIR, named_parameters, role_of
-from risegrad.curvature.memory.parameter_sides import Bound, not_told_by_names
+from risegrad.memory.layers import PAIR, named_parameters, role_of
+from risegrad.memory.sides import Bound, not_told_by_names
 
 Q = "encoder.block.0.layer.0.SelfAttention.q"
 

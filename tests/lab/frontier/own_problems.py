@@ -3,7 +3,7 @@
 import torch
 from torch.nn.functional import cross_entropy
 
-from risegrad.continual.own_problem import OwnProblem
+from riselab.continual.custom import OwnProblem
 
 
 def loss(model, batch):

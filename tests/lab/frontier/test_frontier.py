@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from risegrad.lab.frontier.equal_learning import Frontier, common_range, compare
-from risegrad.lab.frontier.frontier_curves import RunPoint, curves, together
+from riselab.frontier.curves import Frontier, RunPoint, common_range, compare, curves, together
 
 RATES = (1.0, 2.0, 3.0, 4.0)
 

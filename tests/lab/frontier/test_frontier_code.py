@@ -10,16 +10,14 @@ import torch
 import risegrad
 from continual.language.tiny_text import make_model, make_tokenizer, save_model, write_task
 from lab.frontier import own_problems
-from risegrad.continual.batch_plan import epoch_batches
-from risegrad.lab.experiments.experiment_file import Experiment, RowTable
-from risegrad.lab.experiments.run_cells import expand
-from risegrad.lab.frontier.found_frontier import FoundFrontier
-from risegrad.lab.frontier.frontier_code import code_of
-from risegrad.lab.frontier.frontier_grid import FrontierGrid
-from risegrad.lab.frontier.frontier_methods import METHODS
-from risegrad.lab.frontier.frontier_problem import problem_of
-from risegrad.lab.frontier.frontier_settings import FrontierSettings
-from risegrad.lab.running import workload
+from riselab.continual.batches import epoch_batches
+from riselab.experiments.cells import expand
+from riselab.experiments.file import Experiment, RowTable
+from riselab.frontier.found import FoundFrontier
+from riselab.frontier.frontier_code import code_of
+from riselab.frontier.grid import FrontierGrid
+from riselab.frontier.problem import METHODS, FrontierSettings, problem_of
+from riselab.running import workload
 
 EXACT = ("adamw", "sgd", "interpolation")
 """Nothing is drawn, so that the lines must end where the run ended."""

@@ -7,11 +7,10 @@ import pytest
 import risegrad
 from continual.language.tiny_text import save_model, write_task
 from lab.frontier import own_problems
-from risegrad.cli import main
-from risegrad.lab.frontier.frontier_grid import FrontierGrid
-from risegrad.lab.frontier.frontier_problem import problem_of
-from risegrad.lab.frontier.frontier_settings import FrontierSettings
-from risegrad.lab.records.record import read_record
+from riselab.cli import main
+from riselab.frontier.grid import FrontierGrid
+from riselab.frontier.problem import FrontierSettings, problem_of
+from riselab.records.record import read_record
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import pytest
 
 import risegrad
 from lab.frontier import own_problems
-from risegrad.lab.frontier.frontier_page import settings_table
-from risegrad.lab.frontier.frontier_settings import FrontierSettings
-from risegrad.lab.report.figures import bands_of
+from riselab.frontier.found import settings_table
+from riselab.frontier.problem import FrontierSettings
+from riselab.report.figures import bands_of
 
 SETTINGS = FrontierSettings(seeds=3, rates=5, epochs=30)
 

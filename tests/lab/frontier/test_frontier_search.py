@@ -14,15 +14,13 @@ import pytest
 import risegrad
 from continual.language.tiny_text import save_model, write_task
 from lab.frontier import own_problems
-from risegrad.cli import main
-from risegrad.continual import runs
-from risegrad.continual.own_problem import name_of
-from risegrad.continual.update_rules import RULES
-from risegrad.lab.frontier.found_frontier import FoundFrontier
-from risegrad.lab.frontier.frontier_grid import FrontierGrid
-from risegrad.lab.frontier.frontier_methods import METHODS, USUAL, chosen
-from risegrad.lab.frontier.frontier_problem import problem_of
-from risegrad.lab.frontier.frontier_settings import FrontierSettings
+from riselab.cli import main
+from riselab.continual import runs
+from riselab.continual.custom import name_of
+from riselab.continual.rules import RULES
+from riselab.frontier.found import FoundFrontier
+from riselab.frontier.grid import FrontierGrid
+from riselab.frontier.problem import METHODS, USUAL, FrontierSettings, chosen, problem_of
 
 SMALL = FrontierSettings(seeds=3, rates=2, epochs=30)
 QUICK = FrontierSettings(seeds=1, rates=2, epochs=1)
@@ -252,7 +250,7 @@ def test_the_code_of_the_guide_runs(tmp_path, monkeypatch, capsys):
 
 
 def command(*words):
-    return [sys.executable, "-m", "risegrad.cli", "frontier", *map(str, words)]
+    return [sys.executable, "-m", "riselab.cli", "frontier", *map(str, words)]
 
 
 def environment():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from risegrad.lab.frontier.frontier_time import TimeBudget, run_stages, stages
+from riselab.frontier.grid import TimeBudget, run_stages, stages
 
 METHODS = ("a", "b")
 GRID = [(m, rate, seed) for m in METHODS for rate in range(5) for seed in range(3)]

@@ -14,12 +14,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from lab import fake_workload
-from risegrad.common.record_seal import digest
-from risegrad.common.run_inputs import essential
-from risegrad.lab.experiments.experiment_file import load_experiment
-from risegrad.lab.experiments.run_cells import expand
-from risegrad.lab.records.record import sealed, write_record
-from risegrad.lab.running.run_execution import DONE, execute, order_for
+from risegrad.common.seal import digest, sealed
+from riselab.common.inputs import essential
+from riselab.experiments.cells import expand
+from riselab.experiments.file import load_experiment
+from riselab.records.record import write_record
+from riselab.running.worker import DONE, execute, order_for
 
 HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>\"'`|&{}$%\\"
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from lab.report import made_up
-from risegrad.lab.records.record import read_records
-from risegrad.lab.report.builder import Report, build
-from risegrad.lab.report.tables import choice_table
-from risegrad.pages.page import html, markdown
+from riselab.pages.page import html, markdown
+from riselab.records.record import read_records
+from riselab.report.builder import Report, build
+from riselab.report.tables import choice_table
 
 BY = "validation:avg"
 AVG = {("FO", 0.1): 50.0, ("FO", 0.3): 70.0, ("RISE", 0.1): 60.0, ("RISE", 0.3): 55.0}

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from lab.report.made_up import hostile, record, save, whole_study
-from risegrad.lab.commands import report_command
-from risegrad.lab.records.record import read_record
-from risegrad.lab.report.builder import build
-from risegrad.pages.page import html
+from riselab.commands import report as report_command
+from riselab.pages.page import html
+from riselab.records.record import read_record
+from riselab.report.builder import build
 
 
 def run(*argv: str | Path) -> int:

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from lab.report import made_up
-from risegrad.lab.records.record import read_records, write_record
-from risegrad.lab.report.builder import Report, build
-from risegrad.pages.page import markdown
+from riselab.pages.page import markdown
+from riselab.records.record import read_records, write_record
+from riselab.report.builder import Report, build
 
 
 @pytest.fixture

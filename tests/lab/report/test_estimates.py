@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from risegrad.common.intervals import Interval, differ_from_zero, interval, spread, t_quantile
+from riselab.common.intervals import Interval, differ_from_zero, interval, spread, t_quantile
 
 
 @pytest.mark.parametrize("degrees", [1, 2, 3, 4, 5, 9, 10, 29, 30, 99, 1000])

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from lab.report.made_up import HOSTILE, record, save
-from risegrad.lab.records.record import read_records
-from risegrad.lab.report.builder import build
-from risegrad.lab.report.differences import headline
-from risegrad.lab.report.methods import Method, methods
-from risegrad.pages.page import ChartFigure, Fold, Paragraph
-from risegrad.pages.tables import Table
+from riselab.pages.page import ChartFigure, Fold, Paragraph
+from riselab.pages.tables import Table
+from riselab.records.record import read_records
+from riselab.report.builder import build
+from riselab.report.differences import headline
+from riselab.report.methods import Method, methods
 
 SINGLE = "Single settings, not compared at equal learning. Average accuracy against FO: "
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from risegrad.common.intervals import Spread
-from risegrad.lab.report.paper import TABLES, find
+from riselab.common.intervals import Spread
+from riselab.report.paper import TABLES, find
 
 
 def test_every_row_is_complete() -> None:

@@ -11,12 +11,12 @@ import pytest
 from scipy import stats
 
 from lab.report.made_up import record, save
-from risegrad.lab.records.record import read_records
-from risegrad.lab.report.builder import Chapter, Report, build
-from risegrad.lab.report.differences import left_out
-from risegrad.lab.report.tables import costs, other_metrics, score_table
-from risegrad.pages.page import html
-from risegrad.pages.tables import Column, Line, Section, Table, TableCell, ranked
+from riselab.pages.page import html
+from riselab.pages.tables import Column, Line, Section, Table, TableCell, ranked
+from riselab.records.record import read_records
+from riselab.report.builder import Chapter, Report, build
+from riselab.report.differences import left_out
+from riselab.report.tables import costs, other_metrics, score_table
 
 
 def built(folder: Path, *contents: dict[str, Any], baseline: str | None = None) -> Report:

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from lab.report.made_up import record, save
-from risegrad.lab.records.record import Record, read_records
-from risegrad.lab.report.builder import build
-from risegrad.lab.report.rows import ResultRow, gather
-from risegrad.lab.report.run_points import UntrainedModels, standard_error
+from riselab.records.reader import Record
+from riselab.records.record import read_records
+from riselab.report.builder import build
+from riselab.report.rows import ResultRow, gather
+from riselab.report.run_points import UntrainedModels, standard_error
 
 TASKS, SIZE = 5, 20
 

@@ -8,8 +8,8 @@ import re
 import pytest
 
 from lab.report.made_up import HOSTILE
-from risegrad.common.intervals import Interval, Spread
-from risegrad.pages.text import (
+from riselab.common.intervals import Interval, Spread
+from riselab.pages.text import (
     for_markdown,
     for_script,
     interval_text,

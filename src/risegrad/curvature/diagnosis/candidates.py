@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from risegrad.core.shapers import Rise
 from risegrad.curvature.diagnosis.inputs import Measurement
 from risegrad.curvature.diagnosis.rules import Candidates, MemoryFold
-from risegrad.curvature.memory.memory import Memory
-from risegrad.curvature.memory.remembering import remember
-from risegrad.curvature.operators.objective import Objective
-from risegrad.curvature.operators.parameter_space import Space
+from risegrad.curvature.objective import Objective
+from risegrad.curvature.space import Space
+from risegrad.memory.memory import Memory
+from risegrad.memory.remember import remember
 
 
 def not_considered(reason: str) -> str:

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from risegrad.common.checks import check_number
 from risegrad.core.draws import mix
 from risegrad.core.shapers import Rise
+from risegrad.curvature.batches import check_same_form, form_of
+from risegrad.curvature.damage import Calibration, evaluate
 from risegrad.curvature.diagnosis.candidates import candidates_for, with_pasts
 from risegrad.curvature.diagnosis.inputs import (
     BatchLoss,
@@ -25,15 +27,20 @@ from risegrad.curvature.diagnosis.inputs import (
 )
 from risegrad.curvature.diagnosis.report import BlockReport, Diagnosis, Totals, verdicts
 from risegrad.curvature.diagnosis.rules import Candidates, Measured, Pricing, forecasts
-from risegrad.curvature.estimates.damage import Calibration, evaluate
-from risegrad.curvature.estimates.estimated import Estimate, jackknife
-from risegrad.curvature.estimates.spectral import Bounds, first_step_bounds
-from risegrad.curvature.estimates.terms import ProductBudget, Tick, gradient_terms, probed
-from risegrad.curvature.memory.memory import Memory
-from risegrad.curvature.operators.batch_forms import check_same_form, form_of
-from risegrad.curvature.operators.objective import Batches, Objective
-from risegrad.curvature.operators.parameter_space import Space, make_space, trained_parameters
-from risegrad.curvature.operators.products import NetworkOperator, Operator
+from risegrad.curvature.estimates import (
+    Bounds,
+    Estimate,
+    ProductBudget,
+    Tick,
+    first_step_bounds,
+    gradient_terms,
+    jackknife,
+    probed,
+)
+from risegrad.curvature.objective import Batches, Objective
+from risegrad.curvature.products import NetworkOperator, Operator
+from risegrad.curvature.space import Space, make_space, trained_parameters
+from risegrad.memory.memory import Memory
 
 
 def diagnose(

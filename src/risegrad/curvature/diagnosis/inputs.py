@@ -13,15 +13,15 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from risegrad.common.checks import check_choice, check_int, check_kind, check_number
+from risegrad.core.optimizers import is_adaptive, unwrapped
 from risegrad.core.shapers import Rise
-from risegrad.core.torch_optimizers import is_adaptive, unwrapped
-from risegrad.curvature.estimates.terms import ProductBudget
-from risegrad.curvature.memory.memory import check_memory
-from risegrad.curvature.memory.memory_side import check_damping
-from risegrad.curvature.operators.objective import Loss, check_loss
-from risegrad.curvature.operators.parameter_space import Space
-from risegrad.curvature.operators.products import KINDS, Kind
+from risegrad.curvature.estimates import ProductBudget
+from risegrad.curvature.objective import Loss, check_loss
+from risegrad.curvature.products import KINDS, Kind
+from risegrad.curvature.space import Space
 from risegrad.curvature.targets import Predict
+from risegrad.memory.factor import check_damping
+from risegrad.memory.memory import check_memory
 
 OptimizerLike = str | Optimizer
 PLAIN_DESCENT, ADAPTIVE = "sgd", "adam"

@@ -8,7 +8,7 @@ from typing import Literal
 
 from risegrad.core.shapers import Shaper
 from risegrad.curvature.diagnosis.rules import ADAM, FO, RISE, Candidates, RuleForecast
-from risegrad.curvature.estimates.estimated import Estimate, in_digits, with_error
+from risegrad.curvature.estimates import Estimate, in_digits, with_error
 
 CLEAR = 2.0
 """Standard errors that a difference must exceed to be called one."""

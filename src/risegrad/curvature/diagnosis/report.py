@@ -20,9 +20,8 @@ from risegrad.curvature.diagnosis.recommendation import (
     recommend,
 )
 from risegrad.curvature.diagnosis.rules import Candidates, RuleForecast
-from risegrad.curvature.estimates.estimated import Estimate, in_digits
-from risegrad.curvature.estimates.spectral import Bounds
-from risegrad.curvature.operators.parameter_space import EXACT
+from risegrad.curvature.estimates import Bounds, Estimate, in_digits
+from risegrad.curvature.space import EXACT
 
 
 @dataclass(frozen=True)

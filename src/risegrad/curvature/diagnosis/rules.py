@@ -16,17 +16,23 @@ from torch import Tensor, nn
 
 from risegrad.core.draws import mix
 from risegrad.core.shapers import IsotropicNoise, Rise, ScaledFO, Shaper
-from risegrad.core.whole_steps import WholeStep
+from risegrad.core.shards import WholeStep
+from risegrad.curvature.damage import Bends, Calibration, priced
 from risegrad.curvature.diagnosis.inputs import signs
-from risegrad.curvature.estimates.damage import Calibration
-from risegrad.curvature.estimates.estimated import Estimate, Numbers, jackknife
-from risegrad.curvature.estimates.prices import Bends, priced
-from risegrad.curvature.estimates.terms import GradientTerms, Probes, ProbeTerms, rademacher
-from risegrad.curvature.memory.informed import Informed
-from risegrad.curvature.memory.layer_names import named_parameters
-from risegrad.curvature.memory.memory import Memory
-from risegrad.curvature.operators.parameter_space import Space
-from risegrad.curvature.operators.products import Operator
+from risegrad.curvature.estimates import (
+    Estimate,
+    GradientTerms,
+    Numbers,
+    Probes,
+    ProbeTerms,
+    jackknife,
+    rademacher,
+)
+from risegrad.curvature.products import Operator
+from risegrad.curvature.space import Space
+from risegrad.memory.informed import Informed
+from risegrad.memory.layers import named_parameters
+from risegrad.memory.memory import Memory
 
 FO, SCALED, RISE, COVARIANCE = "FO", "scaled FO", "RISE", "covariance noise"
 ISOTROPIC, ADAM = "isotropic noise", "Adam's own step"

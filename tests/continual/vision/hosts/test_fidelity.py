@@ -6,11 +6,11 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 
 from continual.tiny import host_of
 from references import assert_close
-from risegrad.continual.stream_learning import Learner
-from risegrad.continual.vision.backbone import features
-from risegrad.continual.vision.hosts import HOSTS
-from risegrad.continual.vision.hosts.ease import complete, ensemble
-from risegrad.continual.vision.hosts.vision_host import session_loss
+from riselab.continual.learning import Learner
+from riselab.continual.vision.hosts import HOSTS
+from riselab.continual.vision.hosts.base import session_loss
+from riselab.continual.vision.hosts.prototypes import complete, ensemble
+from riselab.continual.vision.models import features
 
 
 def learn(host, tasks=None):

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from risegrad.continual.runs import perform, read_config
-from risegrad.continual.session import silent
-from risegrad.continual.vision.small_network import make_network
+from riselab.continual.host import silent
+from riselab.continual.runs import perform, read_config
+from riselab.continual.vision.models import make_network
 
 
 def settings(**changes: Any) -> dict[str, Any]:

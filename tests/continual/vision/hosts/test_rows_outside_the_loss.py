@@ -7,11 +7,9 @@ import torch
 
 from continual.tiny import host_of
 from references import assert_close
-from risegrad.continual.additions.all_classes import AllClasses
-from risegrad.continual.additions.ewc import EwcSettings
-from risegrad.continual.additions.lwf import LwfSettings
-from risegrad.continual.additions.replay import ReplaySettings
-from risegrad.continual.session_training import SessionTraining
+from riselab.continual.additions.penalties import EwcSettings, LwfSettings
+from riselab.continual.additions.replay import AllClasses, ReplaySettings
+from riselab.continual.training import SessionTraining
 
 HOSTS = {
     "learnable-classifier": {"name": "learnable-classifier", "head": "linear"},

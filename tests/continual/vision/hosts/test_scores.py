@@ -5,9 +5,9 @@ import torch
 from torch.nn.functional import cosine_similarity
 
 from continual.tiny import config, host_of
-from risegrad.continual.devices import Devices
-from risegrad.continual.runs import read_config
-from risegrad.continual.vision.prototypes import followed
+from riselab.continual.devices import Devices
+from riselab.continual.runs import read_config
+from riselab.continual.vision.kit import followed
 
 WAYS = {"name": "adapter-classifier", "head": "linear", "main": "both_views"}
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torchvision.datasets import CIFAR100
 
-from risegrad.continual.vision.streams import ImageStreamSettings, build_stream, named_stream
-from risegrad.continual.vision.streams.array_sources import cifar100, digits, npz
+from riselab.continual.vision.streams import ImageStreamSettings, build_stream, named_stream
+from riselab.continual.vision.streams.sources import cifar100, digits, npz
 
 
 def test_npz(npz_file):

@@ -7,12 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from risegrad.continual.vision.streams import (
-    ImageStreamSettings,
-    build_stream,
-    class_order,
-    named_stream,
-)
+from riselab.continual.vision.streams import ImageStreamSettings, build_stream, named_stream
+from riselab.continual.vision.streams import images as class_order
 
 PARTS = ("train", "validation", "test")
 
@@ -148,7 +144,7 @@ def test_a_named_stream_that_was_changed_says_so(npz_file):
 
 def test_importing_the_streams_is_light():
     code = (
-        "import sys, risegrad.continual.vision.streams;"
+        "import sys, riselab.continual.vision.streams;"
         "heavy = 'datasets sklearn torchvision PIL timm';"
         "print([module for module in heavy.split() if module in sys.modules])"
     )

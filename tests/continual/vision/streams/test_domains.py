@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from risegrad.continual.vision.streams import ImageStreamSettings, build_stream, named_stream
-from risegrad.continual.vision.streams.domain_variants import noisy, permuted, turned
+from riselab.continual.vision.streams import ImageStreamSettings, build_stream, named_stream
+from riselab.continual.vision.streams.sources import noisy, permuted, turned
 
 
 def picture(height: int, width: int) -> torch.Tensor:

@@ -8,13 +8,13 @@ import pytest
 import torch
 from PIL import Image
 
-from risegrad.continual.vision.streams import (
+from riselab.continual.vision.streams import (
     BrokenImage,
     ImageStreamSettings,
     build_stream,
     named_stream,
 )
-from risegrad.continual.vision.streams.image_files import DOMAINS, domainnet, folder
+from riselab.continual.vision.streams.sources import DOMAINS, domainnet, folder
 
 
 def shown(stream):

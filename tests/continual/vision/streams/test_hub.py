@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from risegrad.continual.vision.streams import BrokenImage, ImageStreamSettings, build_stream
+from riselab.continual.vision.streams import BrokenImage, ImageStreamSettings, build_stream
 
 datasets = pytest.importorskip("datasets")
-hub_module = pytest.importorskip("risegrad.continual.vision.streams.image_hub")
+hub_module = pytest.importorskip("riselab.continual.vision.streams.hub")
 
 
 @pytest.fixture(autouse=True)

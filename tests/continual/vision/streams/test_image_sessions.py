@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from risegrad.continual.vision.streams import ImageStreamSettings, build_stream
+from riselab.continual.vision.streams import ImageStreamSettings, build_stream
 
 
 def session(folder, name, classes, level, count=6):

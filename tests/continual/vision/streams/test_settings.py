@@ -6,12 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from risegrad.continual.vision.streams import (
-    DESCRIPTIONS,
-    NAMED,
-    ImageStreamSettings,
-    named_stream,
-)
+from riselab.continual.vision.streams import DESCRIPTIONS, NAMED, ImageStreamSettings, named_stream
 
 
 @pytest.mark.parametrize(

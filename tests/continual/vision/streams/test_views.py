@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2
 
-from risegrad.continual.vision.streams import ImageStreamSettings, build_stream
-from risegrad.continual.vision.streams.image_views import SCALE, View, crop_box, resize
+from riselab.continual.vision.streams import ImageStreamSettings, build_stream
+from riselab.continual.vision.streams.views import SCALE, View, crop_box, resize
 
 
 def view(**changes):

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from core.attach.subjects import ONLY_MATRICES, Run, Subject, fixed
-from risegrad.curvature.memory.factor import Factor
-from risegrad.curvature.memory.informed import Informed
-from risegrad.curvature.memory.layer_memory import LayerMemory
-from risegrad.curvature.memory.memory import Memory
+from risegrad.memory.factor import Factor
+from risegrad.memory.informed import Informed
+from risegrad.memory.layers import LayerMemory
+from risegrad.memory.memory import Memory
 
 SHAPES: dict[str, tuple[int, ...]] = {"a.weight": (5, 4), "a.bias": (5,), "b.weight": (3, 6)}
 MATRICES = {name: shape for name, shape in SHAPES.items() if len(shape) == 2}

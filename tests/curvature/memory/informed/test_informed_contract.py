@@ -25,7 +25,7 @@ from core.attach.test_scaler import scaled_loop
 from curvature.memory.informed.subject_matter import Matching, memory, start, turned
 from references import assert_close
 from risegrad.core.attachment import On
-from risegrad.curvature.memory.informed import Informed
+from risegrad.memory.informed import Informed
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*divides each gradient by its own size")
 DECOUPLED = ("AdamW", "Adafactor", "Muon")

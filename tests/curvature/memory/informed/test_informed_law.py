@@ -11,7 +11,7 @@ from curvature.memory.informed.subject_matter import memory, metrics, start
 from references import STANDARD_ERRORS, standard_scores
 from risegrad.core.attachment import attach
 from risegrad.core.shapers import Rise
-from risegrad.curvature.memory.informed import Informed
+from risegrad.memory.informed import Informed
 from risegrad.theory.informed import metric_mean, metric_second_moment, metric_squared_norm
 
 DAMPING, Q, SAMPLES = 0.3, 3, 4000

@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 import risegrad
-import risegrad.curvature.memory as room
+import risegrad.memory as room
 from core.attach.subjects import Subject, fixed, hooks
 from curvature.memory.informed.subject_matter import memory, start
 from curvature.memory.subjects import dense, t5, texts, with_lora
 from references import assert_close
-from risegrad.curvature.memory.informed import Informed
+from risegrad.memory.informed import Informed
 
 
 class Odd(nn.Module):

@@ -16,10 +16,10 @@ from core.attach.subjects import Subject, fixed
 from curvature.memory.informed.subject_matter import memory, spd, start
 from risegrad.core.attachment import On, attach
 from risegrad.core.shapers import CovarianceNoise, Rise, Shaper
-from risegrad.curvature.memory.factor import Factor
-from risegrad.curvature.memory.informed import Informed
-from risegrad.curvature.memory.layer_memory import LayerMemory
-from risegrad.curvature.memory.memory import Memory
+from risegrad.memory.factor import Factor
+from risegrad.memory.informed import Informed
+from risegrad.memory.layers import LayerMemory
+from risegrad.memory.memory import Memory
 
 
 def progress(moved: Mapping[str, Tensor], g: Mapping[str, Tensor]) -> float:

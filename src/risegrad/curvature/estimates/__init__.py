@@ -1,1 +1,0 @@
-"""Traces, spectra and block terms, estimated from products."""

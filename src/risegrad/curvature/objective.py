@@ -1,0 +1,346 @@
+"""A loss over fixed batches: what the model must keep, or what it is to learn.
+
+``L = sum_i w_i loss_i`` over the batches, with ``w_i`` the batch's part of all examples for a loss
+that averages, and 1 for one that sums. Value, gradient and every curvature product use this one
+definition, so that a prediction and the truth speak of the same number.
+
+The model is measured in eval mode: dropout off, batch norm on its running statistics. Only so is
+the loss one function of the parameters, the same at every call, and its curvature symmetric.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+
+from risegrad.core.blocks import listing
+from risegrad.core.shapers import Shaper
+from risegrad.curvature.batches import check_same_form, moved, size_of
+from risegrad.curvature.space import Space, make_space
+from risegrad.curvature.targets import Predict, check_labels, choose_predict
+
+
+def layer_norm(
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """``(x - mean)/sqrt(var + eps) * weight + bias`` over the last dimensions."""
+    over = tuple(range(-len(normalized_shape), 0))
+    return _affine(_standardized(input, over, eps), weight, bias)
+
+
+def group_norm(
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """The same over groups of channels, the second dimension."""
+    grouped = input.reshape(input.shape[0], num_groups, -1)
+    plain = _standardized(grouped, (-1,), eps).reshape(input.shape)
+    return _affine(plain, *_by_channel(input, weight, bias))
+
+
+def rms_norm(
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Tensor:
+    """``x/sqrt(mean(x^2) + eps) * weight`` over the last dimensions."""
+    over = tuple(range(-len(normalized_shape), 0))
+    least = torch.finfo(input.dtype).eps if eps is None else eps
+    return _affine(input * (input.square().mean(over, keepdim=True) + least).rsqrt(), weight, None)
+
+
+def batch_norm(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """On the batch's own statistics over all but the channels; running ones need no help."""
+    if not training:
+        return functional.batch_norm(
+            input, running_mean, running_var, weight, bias, False, momentum, eps
+        )
+    over = (0, *range(2, input.ndim))
+    return _affine(_standardized(input, over, eps), *_by_channel(input, weight, bias))
+
+
+def instance_norm(
+    input: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """On each example's own statistics."""
+    if not use_input_stats:
+        return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+    over = tuple(range(2, input.ndim))
+    return _affine(_standardized(input, over, eps), *_by_channel(input, weight, bias))
+
+
+def _by_channel(x: Tensor, *vectors: Tensor | None) -> list[Tensor | None]:
+    shape = (1, -1, *([1] * (x.ndim - 2)))
+    return [None if vector is None else vector.reshape(shape) for vector in vectors]
+
+
+def _standardized(x: Tensor, over: tuple[int, ...], eps: float) -> Tensor:
+    centered = x - x.mean(over, keepdim=True)
+    return centered * (centered.square().mean(over, keepdim=True) + eps).rsqrt()
+
+
+def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    scaled = x if weight is None else x * weight
+    return scaled if bias is None else scaled + bias
+
+
+def flagged(input: Tensor, requires_grad: bool = True) -> Tensor:
+    """``requires_grad_`` where it may be called, and nothing inside a transform of functorch.
+
+    Gradient checkpointing of a peft model has what its embeddings give flagged, which no transform
+    allows and no derivative by the parameters needs. functorch's own calls go through.
+    """
+    try:
+        return input.requires_grad_(requires_grad)
+    except RuntimeError as error:
+        if "functorch" not in str(error):
+            raise
+        return input
+
+
+REPLACED: dict[Any, Callable[..., Tensor]] = {
+    Tensor.requires_grad_: flagged,
+    functional.layer_norm: layer_norm,
+    functional.group_norm: group_norm,
+    functional.rms_norm: rms_norm,
+    functional.batch_norm: batch_norm,
+    functional.instance_norm: instance_norm,
+}
+
+
+class PlainNorms(TorchFunctionMode):
+    """While active, every call of a fused normalization runs its plain form, and a model
+    may flag what it computes on its way to require gradients."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        return REPLACED.get(func, func)(*args, **(kwargs or {}))
+
+
+Batches = Iterable[Any]
+
+
+class Predictor(nn.Module):
+    """The model as curvlinops needs it: one argument in, the prediction out."""
+
+    def __init__(self, model: nn.Module, predict: Predict) -> None:
+        super().__init__()
+        self.model = model
+        self.predict = predict
+
+    def forward(self, item: dict[str, Any]) -> Tensor:
+        """The model's prediction for one batch."""
+        return self.predict(self.model, item["batch"])[0]
+
+
+class MeanLoss(nn.Module):
+    """A plain function of (prediction, target) as a loss module that averages over its batch."""
+
+    reduction = "mean"
+
+    def __init__(self, function: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """The loss of a prediction."""
+        return self.function(prediction, target)
+
+
+Loss = nn.Module | Callable[[Tensor, Tensor], Tensor]
+
+
+class Objective:
+    """Batches of one form, held in memory in a fixed order."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        batches: Batches,
+        loss: Loss | None = None,
+        predict: Predict | None = None,
+        what: str = "historical",
+    ) -> None:
+        self.model, self.what = model, what
+        self.loss = check_loss(loss)
+        device = next(model.parameters()).device
+        self.batches = [moved(batch, device) for batch in _listed(batches, what)]
+        check_same_form(self.batches, what)
+        self.sizes = [size_of(batch) for batch in self.batches]
+        with measuring(model):
+            self.predict = predict or self._predict()
+            self.targets = [self._target(batch) for batch in self.batches]
+        self.predictor = Predictor(model, self.predict)
+
+    def _predict(self) -> Predict:
+        try:
+            return choose_predict(self.model, self.batches[0], self.loss)
+        except IndexError as error:  # from within the model, which computes its own loss
+            raise ValueError(
+                f"{self.what} batches must hold labels and tokens that the model has a place for, "
+                f"got others: {error}"
+            ) from error
+
+    def _target(self, batch: Any) -> Tensor:
+        prediction, target = self.predict(self.model, batch)
+        check_labels(prediction, target, self.loss, self.what)
+        if not target.numel():
+            raise ValueError(
+                f"{self.what} batches must each have a label that counts, got one with -100 alone"
+            )
+        return target
+
+    @property
+    def weights(self) -> list[float]:
+        """The weight of each batch in the whole loss."""
+        total = sum(self.sizes) if self.loss.reduction == "mean" else 1
+        return [size / total if self.loss.reduction == "mean" else 1.0 for size in self.sizes]
+
+    def only(self, number: int) -> Objective:
+        """The loss of one batch alone."""
+        alone = copy(self)
+        alone.batches, alone.sizes = [self.batches[number]], [self.sizes[number]]
+        alone.targets = [self.targets[number]]
+        return alone
+
+    def data(self) -> list[tuple[dict[str, Any], Tensor]]:
+        """Pairs as curvlinops reads them; the batch is put into a mapping, whatever its form."""
+        sized = zip(self.batches, self.sizes, self.targets, strict=True)
+        return [({"batch": batch, "size": size}, target) for batch, size, target in sized]
+
+    def loss_of(self, number: int) -> Tensor:
+        """The loss of one batch: a finite scalar, or an error."""
+        prediction = self.predict(self.model, self.batches[number])[0]
+        found: Tensor = self.loss(prediction, self.targets[number])
+        if found.ndim != 0:
+            raise ValueError(
+                f"loss must be a scalar, got shape {tuple(found.shape)}: use a loss that averages "
+                "over the batch, such as CrossEntropyLoss(reduction='mean')"
+            )
+        return found
+
+    def value(self) -> float:
+        """The loss in float64, without gradients."""
+        with measuring(self.model), torch.no_grad():
+            losses = [self.loss_of(number).double().item() for number in range(len(self.batches))]
+        return sum(w * loss for w, loss in zip(self.weights, losses, strict=True))
+
+    def gradient(self, space: Space, parameters: Mapping[str, Tensor]) -> Tensor:
+        """The gradient as a flat vector; a parameter without one counts as zero."""
+        return self.gradient_and_unused(space, parameters)[0]
+
+    def gradient_and_unused(
+        self, space: Space, parameters: Mapping[str, Tensor]
+    ) -> tuple[Tensor, list[str]]:
+        """The gradient, and the parameters that no batch's loss depends on."""
+        wanted = [parameters[name] for name in space.names]
+        total = torch.zeros(space.d, dtype=space.dtype, device=space.device)
+        unused = set(space.names)
+        for number, weight in enumerate(self.weights):
+            with measuring(self.model):
+                loss = self.loss_of(number)
+                if not loss.requires_grad:
+                    raise ValueError(f"the {self.what} loss does not depend on any parameter")
+                parts = torch.autograd.grad(loss, wanted, allow_unused=True)
+            unused -= {n for n, part in zip(space.names, parts, strict=True) if part is not None}
+            filled = [torch.zeros_like(p) if g is None else g
+                      for p, g in zip(wanted, parts, strict=True)]  # fmt: skip
+            total += weight * space.flat(filled)
+        if not bool(total.isfinite().all()):
+            raise FloatingPointError(f"the gradient of the {self.what} loss is not finite")
+        return total, [name for name in space.names if name in unused]
+
+    def step(
+        self, space: Space, parameters: Mapping[str, Tensor], shaper: Shaper
+    ) -> tuple[Space, Tensor]:
+        """The part of a space that a step on this loss moves, and its gradient there.
+
+        Who gets no gradient takes no part in a step, so it is in no block: as under ``attach``.
+        """
+        gradient, unused = self.gradient_and_unused(space, parameters)
+        if not unused:
+            return space, gradient
+        if len(unused) == len(space.names):
+            raise ValueError(f"no gradient of the {self.what} loss reaches {listing(unused)}")
+        space = make_space(parameters, shaper, still=unused)
+        return space, self.gradient(space, parameters)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Eval mode; the flags come back, also those that a person's own function turned on."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+@contextmanager
+def measuring(model: nn.Module) -> Iterator[None]:
+    """Eval mode, and attention and norms that can be differentiated twice."""
+    # Fused attention has no forward-mode derivative; the plain form is made of parts that do.
+    with evaluating(model), sdpa_kernel(SDPBackend.MATH), PlainNorms():
+        yield
+
+
+def check_loss(loss: Loss | None) -> nn.Module:
+    """The loss as a module that says how it reduces."""
+    if loss is None:
+        return nn.CrossEntropyLoss()
+    if not isinstance(loss, nn.Module):
+        if not callable(loss):
+            raise TypeError(f"loss must be a module or a function, got {type(loss).__name__}")
+        return MeanLoss(loss)
+    if getattr(loss, "reduction", None) not in ("mean", "sum"):
+        raise ValueError(
+            "loss must be a scalar: its reduction must be 'mean' or 'sum', "
+            f"got {getattr(loss, 'reduction', None)!r}"
+        )
+    return loss
+
+
+def _listed(batches: Batches, what: str) -> Sequence[Any]:
+    if isinstance(batches, Mapping | Tensor | str) or not isinstance(batches, Iterable):
+        raise TypeError(
+            f"{what} must be batches (a list or a loader of them), got {type(batches).__name__}"
+        )
+    found = list(batches)
+    if not found:
+        raise ValueError(f"{what} must hold at least one batch, got none")
+    return found

@@ -1,1 +1,0 @@
-"""Products with the curvature of a loss: Hessian, Gauss-Newton, Fisher, dense."""

@@ -1,0 +1,298 @@
+"""The examples that are kept: those to pull with, those held out, and how many there may be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from risegrad.common.checks import check_int, check_number
+from risegrad.common.imports import need
+from risegrad.common.seeds import generator_for
+from risegrad.curvature.batches import moved, size_of
+from risegrad.curvature.targets import unwrapped
+from risegrad.keeping.answers import Answers, features, predictions
+from risegrad.keeping.dreams import dreamed
+from risegrad.keeping.looking import Look
+from risegrad.memory.examples import TextForm, kind_of, prepared
+from risegrad.memory.examples import _is_text as is_text
+from risegrad.memory.factor import check_damping
+from risegrad.memory.memory import DAMPING, Memory
+from risegrad.memory.outputs import Of, Reading
+from risegrad.memory.ranks import Ranks, rounds
+from risegrad.memory.remember import remember
+
+PULLED = 8
+"""Examples of one pull."""
+HELD_OUT = 5
+"""Of how many examples one is held out: never pulled with nor remembered, for the drift."""
+ROOM = 8
+"""Of how many tasks as large as the first all examples stay; then those of earlier ones make room,
+so that every example that was ever given is as likely to be there."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """A few examples of one batch, and what the model answered to them."""
+
+    batch: Any
+    answers: Answers
+    examples: int
+    counts: tuple[int, ...] = ()
+    """The rows of each example, of those held out."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """All of them."""
+
+    pulled: tuple[Group, ...]
+    held: tuple[Group, ...]
+    seen: int
+    """Examples that were given so far, those that made room included."""
+
+    def joined(self, new: Kept, room: int, seed: int) -> Kept:
+        """With those of another task, at random so many of each that ``room`` examples are left."""
+        seen = self.seen + new.seen
+        share = self.seen / seen
+
+        def both(here: Sequence[Group], there: Sequence[Group], most: int) -> tuple[Group, ...]:
+            if count(here) + count(there) <= most:
+                return (*here, *there)
+            first = _some(here, round(share * most), seed, seen)
+            return (*first, *_some(there, most - count(first), seed, seen + 1))
+
+        held = max(1, room // HELD_OUT)
+        return Kept(
+            both(self.pulled, new.pulled, room - held), both(self.held, new.held, held), seen
+        )
+
+    @property
+    def bytes(self) -> int:
+        """What the examples and the answers take."""
+        groups = (*self.pulled, *self.held)
+        return sum(g.answers.bytes + _bytes(g.batch) for g in groups)
+
+
+def count(groups: Sequence[Group]) -> int:
+    """The examples in them."""
+    return sum(group.examples for group in groups)
+
+
+def split(batches: Sequence[Any], seed: int) -> tuple[list[Any], list[Any]]:
+    """Small batches to pull with, and others of the fifth that is held out; at random."""
+    sizes = [size_of(batch) for batch in batches]
+    total = sum(sizes)
+    if total < 2:
+        raise ValueError(f"old must hold at least two examples, one to be held out; got {total}")
+    order = torch.randperm(total, generator=generator_for(seed, "keep", "split"))
+    held = torch.zeros(total, dtype=torch.bool)
+    held[order[: max(1, total // HELD_OUT)]] = True
+    parts: tuple[list[Any], list[Any]] = [], []
+    start = 0
+    for batch, size in zip(batches, sizes, strict=True):
+        here = order[(order >= start) & (order < start + size)]
+        for side, into in zip((False, True), parts, strict=True):
+            index = here[held[here] == side] - start
+            into += [chosen(batch, few, size) for few in torch.split(index, PULLED) if len(few)]
+        start += size
+    return parts
+
+
+def chosen(batch: Any, index: Tensor, size: int) -> Any:
+    """Some of a batch's examples."""
+    if isinstance(batch, Tensor):
+        fits = batch.ndim > 0 and len(batch) == size
+        return batch[index.to(batch.device)] if fits else batch
+    if isinstance(batch, Mapping):
+        return {key: chosen(value, index, size) for key, value in batch.items()}
+    return tuple(chosen(v, index, size) for v in batch) if isinstance(batch, tuple) else batch
+
+
+def singles(batch: Any) -> Iterator[Any]:
+    """A batch's examples one by one."""
+    size = size_of(batch)
+    return (chosen(batch, torch.tensor([number]), size) for number in range(size))
+
+
+def taken(groups: Sequence[Group], number: int, seed: int) -> Sequence[Group]:
+    """The groups of pull ``number``: about eight examples, in a new order in every round.
+
+    A pure function, so that a resumed run pulls with what it would have.
+    """
+    together: list[list[Group]] = []
+    for group in groups:
+        if together and count(together[-1]) + group.examples <= PULLED:
+            together[-1].append(group)
+        else:
+            together.append([group])
+    turn, at = divmod(number, len(together))
+    order = torch.randperm(len(together), generator=generator_for(seed, "keep", "pull", turn))
+    return together[int(order[at])]
+
+
+def _some(groups: Sequence[Group], most: int, seed: int, seen: int) -> list[Group]:
+    """At random so many groups that there are not more than ``most`` examples, but at least one."""
+    order = torch.randperm(len(groups), generator=generator_for(seed, "keep", "room", seen))
+    found: list[Group] = []
+    for number in order.tolist():
+        if not found or count(found) + groups[number].examples <= most:
+            found.append(groups[number])
+    return found
+
+
+def _bytes(batch: Any) -> int:
+    if isinstance(batch, Tensor):
+        return batch.numel() * batch.element_size()
+    inner = batch.values() if isinstance(batch, Mapping) else batch
+    return sum(map(_bytes, inner)) if isinstance(batch, Mapping | tuple) else 0
+
+
+PLAIN = ("examples", "budget", "pull", "damping", "seed", "of")
+
+
+@dataclass(frozen=True)
+class KeepSettings:
+    """The arguments of ``risegrad.keep``, checked."""
+
+    examples: int = 128
+    """How many are kept of each task, at most; a fifth of them is held out."""
+    budget: float | None = None
+    """How much may be lost, in nats per token (or prediction); None: as little as it comes to."""
+    pull: int = 1
+    """Every how many steps kept examples pull; 0: never."""
+    damping: float | None = DAMPING
+    """Of the shaping; None: steps are not shaped."""
+    of: Of | None = None
+    """What is kept: "predictions", "features", the name of a module, or a function; None:
+    predictions, or features of a model without a head."""
+    predict: Reading | None = None
+    """``predict(model, batch)`` for batches of an unusual form."""
+    tokenizer: Any = None
+    prompts: Sequence[str] | None = None
+    """What the model's own samples answer or go on from."""
+    system: str | None = None
+    """The system prompt of its own chats."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_number("examples", self.examples, at_least=2, whole=True)
+        check_number("pull", self.pull, at_least=0, whole=True)
+        check_int("seed", self.seed)
+        if self.damping is not None:
+            check_damping(self.damping)
+        if self.budget is not None:
+            check_number("budget", self.budget, above=0)
+            if not self.pull:
+                raise ValueError("budget is held by the strength of the pull: pull must be >= 1")
+        if self.damping is None and not self.pull:
+            raise ValueError("damping=None and pull=0 leave nothing that keeps")
+
+    def plain(self) -> dict[str, Any]:
+        """Those that are numbers and words, for a file."""
+        named = {name: getattr(self, name) for name in PLAIN}
+        return named | {"of": "a function" if callable(self.of) else self.of}
+
+
+T = TypeVar("T")
+
+
+def kept_of(look: Look, old: Any, settings: KeepSettings) -> tuple[Memory | None, Kept]:
+    """What the model knows of these examples now: a memory of four fifths, and all its answers."""
+    given = rounds(_batches(look, old, settings), look.device, settings.examples, Ranks())
+    batches = _same(look, [now.batch for now in given])
+    if not batches:
+        raise ValueError("old must hold examples, got none")
+    to_pull, to_hold = split(batches, settings.seed)
+    answered, of = _answered(look, [*to_pull, *to_hold])
+    pulled, held = (
+        tuple(group for group in groups if len(group.answers.values))
+        for groups in (answered[: len(to_pull)], answered[len(to_pull) :])
+    )
+    if not pulled or not held:
+        raise ValueError("old must hold positions that count; every label of most examples is -100")
+    memory = None
+    if settings.damping is not None:
+        memory = remember(
+            look.model,
+            to_pull,
+            examples=None,
+            of=of,
+            predict=settings.predict,
+            seed=settings.seed,
+        )
+        memory = _same(look, memory)
+    seen = sum(map(size_of, batches))
+    return memory, Kept(pulled, tuple(_counted(look, g) for g in held), seen)
+
+
+def _same(look: Look, value: T) -> T:
+    """What the first process has, in all that train the model together: where two differ by
+    rounding, their models would drift apart."""
+    if look.ranks.group is None:
+        return value
+    plain: Any = moved(value, torch.device("cpu")) if isinstance(value, list) else value
+    first: T = look.ranks.gather(plain)[0]
+    return first
+
+
+@torch.no_grad()
+def _answered(look: Look, batches: Sequence[Any]) -> tuple[list[Group], Of]:
+    with look.quietly():
+        rows = [look.rows(batch) for batch in batches]
+        of = look.of(batches[0])
+    answers = [predictions(part) for part in rows] if of == "predictions" else features(rows)
+    groups = [Group(b, a, size_of(b)) for b, a in zip(batches, answers, strict=True)]
+    return groups, of
+
+
+@torch.no_grad()
+def _counted(look: Look, group: Group) -> Group:
+    """With the rows of each of its examples: the error of a drift is one over examples."""
+    with look.quietly():
+        counts = tuple(len(look.rows(batch)) for batch in singles(group.batch))
+    return Group(group.batch, group.answers, group.examples, counts)
+
+
+def _batches(look: Look, old: Any, settings: KeepSettings) -> Any:
+    tokenizer = settings.tokenizer
+    if old is not None:
+        if tokenizer is None and shows_text(old):
+            tokenizer = tokenizer_of(look.model)
+        return prepared(old, look.model, TextForm(tokenizer, answers_only=True))
+    if kind_of(look.model) == "reads":
+        raise ValueError(
+            f"old is needed: {type(look.model).__name__} does not write text of its own; give "
+            "examples of what it is used for (inputs are enough, labels are not needed)"
+        )
+    if tokenizer is None:
+        tokenizer = tokenizer_of(look.model)
+    return dreamed(
+        look.model,
+        tokenizer,
+        settings.examples,
+        prompts=settings.prompts,
+        system=settings.system,
+        batch=32,
+        seed=settings.seed,
+    )
+
+
+def shows_text(old: Any) -> bool:
+    """Whether a list or dataset is one of texts or messages, which need a tokenizer."""
+    indexed = hasattr(old, "__getitem__") and hasattr(old, "__len__") and len(old)
+    return bool(indexed) and is_text(old[0], TextForm().text_field)
+
+
+def tokenizer_of(model: nn.Module) -> Any:
+    """The one that lies beside the model, by the name that it was loaded by."""
+    name = getattr(unwrapped(model), "name_or_path", "")
+    if not name:
+        raise ValueError("tokenizer is needed: the model does not know the name it was loaded by")
+    try:
+        return need("transformers", "language").AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"tokenizer is needed: none is at {name!r} ({error})") from error

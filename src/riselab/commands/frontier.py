@@ -1,0 +1,103 @@
+"""``rise frontier``: which method keeps most of what one's own model knows, at equal learning."""
+
+import argparse
+from collections.abc import Callable
+
+from riselab.frontier.problem import OUT, FrontierSettings
+
+NAME = "frontier"
+SUMMARY = "your model, your data: which method keeps most while it learns as much"
+DESCRIPTION = """\
+Trains your model on new data by several methods at several learning rates, and measures after each
+run what it learned of the new data and what it forgot of the data to keep, which are never trained.
+A smaller step forgets less and learns less, so methods are compared at equal learning.
+It ends with one sentence, one figure, one table, and the lines of code for the best method.
+
+MODEL is one of
+  a folder or hub name of a transformers model, with folders of texts as data: each has train.json
+    and test.json, lists of {"sentence": ..., "label": ...}; LoRA is trained, with --full
+    all weights
+  mlp, or the name of a timm ViT, with images: .npz files (train_images, train_labels, test_images,
+    test_labels) or folders (CLASS/* or train/CLASS/*, test/CLASS/*); all weights are trained, after
+    the network has learned what is to be kept (--teach)
+  module:function, a function of yours that takes a seed and returns a
+    riselab.continual.custom.OwnProblem: model, batches, loss and score; without --keep, --new
+The budget (--minutes) is for all runs: the pace of the first decides how many rates, seeds and
+examples there are, and what was cut is said. A stopped command goes on with the same --out."""
+EXAMPLES: tuple[str, ...] = (
+    "rise frontier google/flan-t5-small --keep data/agnews --new data/yahoo --minutes 20",
+    "rise frontier ./my-encoder --full --keep data/agnews --new data/yahoo",
+    "rise frontier mlp --keep upright.npz --new turned.npz --minutes 5",
+    "rise frontier my_module:problem --methods adamw,sgd,rise,informed",
+    "rise frontier ./my-t5 --keep a --keep b --new c --set model.rank=16 --out out/mine",
+)
+DEFAULTS = FrontierSettings()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``rise frontier``."""
+    text = "a transformers folder or hub name, mlp, a timm name, or module:function"
+    parser.add_argument("model", metavar="MODEL", help=text)
+    text = "data to keep: scored, never trained; may be repeated"
+    parser.add_argument("--keep", action="append", default=[], metavar="DATA", help=text)
+    text = "data to learn; may be repeated, one after the other"
+    parser.add_argument("--new", action="append", default=[], metavar="DATA", help=text)
+    text = "time for all runs (default %(default)s)"
+    parser.add_argument("--minutes", type=float, default=DEFAULTS.minutes, metavar="N", help=text)
+    text = (
+        "names, separated by commas: adamw, sgd, rise, informed, interpolation (the usual ones), "
+    )
+    text += "rise-update, covariance-noise, ewc"
+    parser.add_argument("--methods", default="", metavar="NAMES", help=text)
+    text = "texts: train all weights of the model, not a LoRA, at about a tenth of the rates"
+    parser.add_argument("--full", action="store_true", help=text)
+    text = "folder of runs, page and figure (default %(default)s)"
+    parser.add_argument("--out", default=OUT, metavar="DIR", help=text)
+    text = "at most so many seeds (default %(default)s)"
+    parser.add_argument("--seeds", type=int, default=DEFAULTS.seeds, metavar="N", help=text)
+    text = "at most so many learning rates, 2 to 5 (default %(default)s)"
+    parser.add_argument("--rates", type=int, default=DEFAULTS.rates, metavar="N", help=text)
+    text = "passes over the new data (default: 1 for texts, else 5)"
+    parser.add_argument("--epochs", type=int, default=DEFAULTS.epochs, metavar="N", help=text)
+    text = "images: epochs in which the network first learns what to keep (default %(default)s)"
+    parser.add_argument("--teach", type=int, default=DEFAULTS.teach, metavar="N", help=text)
+    text = "training examples of each set (default: as many as the time allows)"
+    parser.add_argument("--examples", type=int, default=DEFAULTS.examples, metavar="N", help=text)
+    text = "any other setting of the runs, e.g. model.rank=16; may be repeated"
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=text)
+
+
+def plan(args: argparse.Namespace) -> Callable[[], int]:
+    """Check the arguments and return the job."""
+    from riselab.frontier.problem import chosen, problem_of
+    from riselab.frontier.search import check_extras
+
+    check_extras()
+    settings = FrontierSettings(
+        minutes=args.minutes,
+        methods=tuple(name.strip() for name in args.methods.split(",") if name.strip()),
+        full=args.full,
+        out=args.out,
+        seeds=args.seeds,
+        rates=args.rates,
+        epochs=args.epochs,
+        teach=args.teach,
+        examples=args.examples,
+        changes=tuple(args.set),
+    )
+    chosen(settings.methods)
+    problem_of(args.model, args.keep, args.new, settings)
+    return lambda: execute(args, settings)
+
+
+def execute(args: argparse.Namespace, settings: FrontierSettings) -> int:
+    """Run what fits into the time and print what was found."""
+    from riselab.frontier.search import frontier
+
+    try:
+        found = frontier(args.model, keep=args.keep, new=args.new, settings=settings)
+    except KeyboardInterrupt:
+        print("\nstopping; the same command goes on from here")
+        raise
+    print(f"\n{found}")
+    return 0

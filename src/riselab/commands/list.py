@@ -1,0 +1,116 @@
+"""``rise list``: what experiment files can name, and the experiments of the package."""
+
+import argparse
+import importlib
+import sys
+import textwrap
+from collections.abc import Callable
+from shutil import get_terminal_size
+
+from riselab.commands.arguments import add_plugin, load_plugins
+
+NAME = "list"
+SUMMARY = "list hosts, rules, streams, additions, models, trackers, experiments"
+DESCRIPTION = """\
+Lists what an experiment file can name, and the experiments that come along. 'rise list settings'
+explains every field of a file: what is allowed, the default and the meaning; with a SECTION, only
+the fields of that one. Behind what a plugin brings stands [its name and version]."""
+EXAMPLES: tuple[str, ...] = (
+    "rise list",
+    "rise list experiments",
+    "rise list rules",
+    "rise list settings rule",
+    "rise list rules --plugin my_rules.py",
+)
+
+KINDS = ("hosts", "rules", "streams", "additions", "models", "trackers", "experiments")
+SETTINGS = "settings"
+CATALOGUE = "riselab.continual.runs"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``rise list``."""
+    kinds = (*KINDS, SETTINGS)
+    text = f"only these: {', '.join(kinds)}"
+    parser.add_argument("kind", nargs="?", choices=kinds, metavar="KIND", help=text)
+    text = "of settings: only this section of a file, such as rule"
+    parser.add_argument("section", nargs="?", metavar="SECTION", help=text)
+    parser.add_argument("--names", action="store_true", help="the names only, for scripts")
+    add_plugin(parser)
+
+
+def plan(args: argparse.Namespace) -> Callable[[], int]:
+    """The job: print one kind, or all."""
+    if args.kind != "experiments":  # which shells ask for while one types
+        load_plugins(args)
+    if args.kind == SETTINGS:
+        text = explained_settings(args.section)  # here: a wrong section is a wrong argument
+        return lambda: say(text)
+    if args.section is not None:
+        raise ValueError(f"SECTION is for 'rise list settings' only, got {args.section!r}")
+    return lambda: execute([args.kind] if args.kind else list(KINDS), args.names)
+
+
+def execute(kinds: list[str], names: bool) -> int:
+    """Print what there is, and return the exit code."""
+    sections = {kind: entries(kind) for kind in kinds}
+    if names:
+        print("\n".join(name for section in sections.values() for name in section))
+        return 0
+    texts = [_section(kind, section) for kind, section in sections.items() if section]
+    print("\n\n".join(texts) or f"there are no {' or '.join(kinds)}")
+    return 0
+
+
+def explained_settings(section: str | None) -> str:
+    """The fields of a file in words."""
+    from riselab.experiments.reference import in_text
+
+    return in_text(section, get_terminal_size().columns)
+
+
+def say(text: str) -> int:
+    """Print a text, and return the exit code."""
+    print(text)
+    return 0
+
+
+def entries(kind: str) -> dict[str, str]:
+    """Name and one line each."""
+    from riselab import plugins
+    from riselab.experiments.file import library
+    from riselab.pages.text import visible
+
+    if kind == "experiments":
+        return {
+            visible(name): visible(one.question or one.title) for name, one in library().items()
+        }
+    if kind == "trackers":
+        from riselab.running import trackers as run_trackers  # noqa: F401
+
+        return plugins.TRACKERS.lines()
+    found: dict[str, dict[str, str]] = importlib.import_module(CATALOGUE).catalogue()
+    return found.get(kind, {})
+
+
+def _section(kind: str, section: dict[str, str]) -> str:
+    width = max(map(len, section)) + 2
+    room = max(get_terminal_size().columns - width - 2, 40)
+    lines = [kind]
+    for name, text in section.items():
+        first, *rest = _fitted(kind, text, room) or [""]
+        lines.append(f"  {name:<{width}}{first}".rstrip())
+        lines += [f"  {'':<{width}}{part}" for part in rest]
+    return "\n".join(lines)
+
+
+def _fitted(kind: str, text: str, room: int) -> list[str]:
+    """What has room in the terminal; a pipe has room for everything.
+
+    What an experiment asks is read to its end; of the others one line is enough.
+    """
+    if not sys.stdout.isatty():
+        return [text]
+    if kind == "experiments":
+        return textwrap.wrap(text, room)
+    return [textwrap.shorten(text, room, placeholder=" ...")]

@@ -1,0 +1,1 @@
+"""What the laboratory's rooms share: settings, inputs of runs, intervals."""

@@ -1,0 +1,212 @@
+"""Everything that a run of a chat model depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, ClassVar, Literal
+
+from risegrad.common.settings import (
+    APART,
+    Checked,
+    Count,
+    Limits,
+    NonNegative,
+    OneOf,
+    Positive,
+    PositiveInt,
+    Share,
+    Unused,
+)
+from riselab.common.inputs import Hub, Local, Reading
+from riselab.continual.chat.abilities import FILES, AbilitySettings
+
+
+@dataclass(frozen=True)
+class ChatStreamSettings(Checked):
+    """Which questions and answers are learned, one task after the other."""
+
+    name: str
+    """In records."""
+    tasks: tuple[str, ...]
+    """Folders in ``data``, in the order of the stream, each with ``train`` and ``test``: lines of
+    JSON (``.jsonl``) with ``prompt`` and ``answer`` or with ``messages``, or a list (``.json``) of
+    ``sentence`` and ``label``; plain or ``.gz``. Several folders joined by ``+`` are one task."""
+    data: str = ""
+    """The folder with the tasks."""
+    question: str = "{text}"
+    """What is asked of a sentence with a label; ``{labels}`` names all of the task."""
+    classes: Count = 0
+    """Labels of a task, the first ones; 0: all."""
+    train_size: Count = 0
+    """Examples to learn from; 0: all."""
+    validation: Annotated[float, Limits(above=0, below=1)] = 0.1
+    """The part of the training examples that is set aside for choices, in every run alike."""
+    test_size: Count = 0
+    """Examples to score on, of test data and of those set aside; 0: all."""
+
+
+@dataclass(frozen=True)
+class ChatModelSettings(Checked):
+    """Which causal model, and what of it trains."""
+
+    name: str = "HuggingFaceTB/SmolLM2-135M-Instruct"
+    """A name on the hub; of a model with a chat template."""
+    weights: str = ""
+    """A local folder in the form of transformers; given, it is used instead of the hub."""
+    trains: Literal["lora", "all"] = "lora"
+    """A LoRA on all linear layers, or all weights."""
+    rank: PositiveInt = 8
+    """Of LoRA."""
+    alpha: Positive = 16.0
+    """Of LoRA, whose output is multiplied by alpha / rank."""
+    dropout: Share = 0.0
+    """Of LoRA's input."""
+    length: Count = 256
+    """Most tokens of a chat, of which the first are left out; 0: as many as there are."""
+
+
+@dataclass(frozen=True)
+class ChatBudget(Checked):
+    """How each task is learned: by AdamW, with a warm-up and a decay to zero."""
+
+    steps: PositiveInt = 24
+    """Of each task."""
+    lr: Positive = 1e-3
+    """The highest."""
+    warmup: Share = 0.1
+    """The part of the steps in which the rate rises."""
+    weight_decay: NonNegative = 0.0
+    """As AdamW understands it."""
+    clip: NonNegative = 1.0
+    """Bound on the norm of the gradient; 0: none."""
+
+    def lr_at(self, step: int) -> float:
+        """The rate of a step, counted from 0.
+
+        >>> [ChatBudget(steps=4, lr=1.0, warmup=0.5).lr_at(step) for step in range(4)]
+        [0.5, 1.0, 1.0, 0.5]
+        """
+        rising = max(1, round(self.warmup * self.steps))
+        left = (self.steps - step) / max(1, self.steps - rising)
+        return self.lr * min(1.0, (step + 1) / rising, left)
+
+
+@dataclass(frozen=True)
+class ChatLoop(Checked):
+    """Batches, the device, and what is scored."""
+
+    batch: PositiveInt = 16
+    """Chats of a step."""
+    device: str = "auto"
+    """``auto``, or a name that torch knows."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """``bfloat16`` computes under autocast."""
+    score_on: Literal["test", "validation"] = "test"
+    """Test data and the abilities; or the examples set aside and, as drift, that on chats of the
+    model's own which no rule has, so that no choice looks at what is reported."""
+    checkpoint_seconds: NonNegative = field(default=60.0, metadata=APART)
+    """Shortest time between two checkpoints."""
+
+
+RULES = {
+    "plain": "the new task alone",
+    "keep": "risegrad.keep: steps shaped by a memory of old chats, and pulled by them",
+    "informed": "the shape alone",
+    "distill": "the pull alone, in the optimizer's hook",
+    "kl": "KL(then || now) on old chats as a part of the loss",
+    "replay": "old chats as data: the loss of their answers is a part of the loss",
+    "dark-replay": "both; DER++, with KL for the distance of scores",
+    "rise": "the gradient, shaped blockwise by RISE as in the paper, before the optimizer",
+}
+_OLD = ("old", "examples")
+USES: Mapping[str, tuple[str, ...]] = {
+    "plain": (),
+    "keep": (*_OLD, "damping", "pull", "budget"),
+    "informed": (*_OLD, "damping"),
+    "distill": (*_OLD, "pull", "budget"),
+    "kl": (*_OLD, "weight"),
+    "replay": (*_OLD, "weight"),
+    "dark-replay": (*_OLD, "weight"),
+    "rise": ("q", "chunk"),
+}
+
+
+@dataclass(frozen=True)
+class ChatRule(Checked):
+    """What is done so that the model does not forget."""
+
+    name: Annotated[str, OneOf(tuple(RULES))] = "plain"
+    """``plain``: nothing; ``keep``: shape and pull; ``informed``: shape; ``distill``: pull; ``kl``,
+    ``replay``, ``dark-replay``: old chats in the loss; ``rise``."""
+    old: Literal["dreams", "prompts"] = "dreams"
+    """What stands for the old: chats that the model writes itself, or its answers to real
+    instructions (every second of the abilities' own file; those measured on are the others)."""
+    examples: Annotated[int, Limits(at_least=2)] = 60
+    """Old chats."""
+    damping: Positive = 0.1
+    """Of the shape."""
+    pull: PositiveInt = 1
+    """Every how many steps it pulls."""
+    budget: NonNegative = 0.0
+    """Nats per token that may be lost; 0: no budget."""
+    weight: Positive = 1.0
+    """Of each part that is added to the loss."""
+    q: PositiveInt = 4
+    """Directions per block, of RISE."""
+    chunk: PositiveInt = 64
+    """Elements of a block, of RISE."""
+    share: Annotated[float, Limits(above=0, at_most=1)] = 1.0
+    """With any rule: how much of what was learned is taken over, as WiSE-FT averages weights."""
+    shapes: ClassVar[tuple[str, ...]] = ("keep", "informed")
+    pulls: ClassVar[tuple[str, ...]] = ("keep", "distill")
+
+    def unused(self) -> dict[str, str]:
+        """Settings away from their default that only other rules look at."""
+        used = {"name", "share", *USES[self.name]}
+        return {
+            f"rule.{f.name}": f"is not used by rule {self.name!r}; got {getattr(self, f.name)!r}"
+            for f in fields(self)
+            if f.name not in used and getattr(self, f.name) != f.default
+        }
+
+
+@dataclass(frozen=True)
+class ChatRun:
+    """Everything that a run of a chat model depends on."""
+
+    stream: ChatStreamSettings
+    model: ChatModelSettings = field(default_factory=ChatModelSettings)
+    rule: ChatRule = field(default_factory=ChatRule)
+    adapter: ChatBudget = field(default_factory=ChatBudget)
+    """Of LoRA, or of all weights."""
+    abilities: AbilitySettings = field(default_factory=AbilitySettings)
+    loop: ChatLoop = field(default_factory=ChatLoop)
+    seed: int = 0
+    """Of initialization, order, dreams and draws; the choice of examples has its own."""
+    domain: Literal["chat"] = "chat"
+
+    def __post_init__(self) -> None:
+        if reasons := self.rule.unused():
+            raise Unused(reasons)
+        if self.rule.old == "prompts" and not self.abilities.folder:
+            raise ValueError("rule.old = 'prompts' needs abilities.folder, whose prompts they are")
+
+    def reads(self) -> dict[str, Reading]:
+        """Model, texts and abilities, by the settings that name them."""
+        model, folders = self.model, [f for task in self.stream.tasks for f in task.split("+")]
+        found: dict[str, Reading] = {"stream.data": Local(self.stream.data, tuple(folders))}
+        if model.weights:
+            found["model.weights"] = Local(model.weights)
+        else:
+            found["model.name"] = Hub(model.name, "model")
+        if self.abilities.folder:
+            found["abilities.folder"] = Local(self.abilities.folder, FILES)
+        return found
+
+
+def read_config(plain: Mapping[str, Any]) -> ChatRun:
+    """Plain tables into settings; a ``ValueError`` names the place of a mistake."""
+    from risegrad.common.settings import read
+
+    return read(ChatRun, plain)

@@ -1,0 +1,338 @@
+"""The O-LoRA benchmark's folders: a list of ``{"sentence", "label"}`` per split, plain or gzip."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import importlib
+import io
+import json
+import re
+import reprlib
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from riselab.continual.language.streams.settings import (
+    TABLES,
+    LanguageStreamSettings,
+    OwnTextTask,
+    TextTask,
+)
+
+SHOWN = 5
+FIELD = re.compile(
+    r"^(Title|Text|sentence [12]|(first|second) sentence|question|passage|paragraph"
+    r"|candidate answer|word):",
+    re.MULTILINE,
+)
+"""How the benchmark names the parts of a text; a text of names alone is empty."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """One text and its label, as the source has them."""
+
+    sentence: str
+    label: str
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is left of the sentence without the names of its fields."""
+        return not FIELD.sub("", self.sentence).strip()
+
+
+@dataclass(frozen=True)
+class TextPart:
+    """The examples of one file or one split of a dataset; ``where`` names it for people."""
+
+    where: str
+    examples: tuple[Example, ...]
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """One task as it was read; a part that does not exist is None."""
+
+    labels: tuple[str, ...]
+    train: TextPart | None
+    test: TextPart | None
+
+
+def label_text(value: Any, labels: Sequence[str], first: int = 0) -> str:
+    """A label's name; a whole number from ``first`` counts through ``labels``, others stand alone.
+
+    >>> label_text(1, ("no", "yes")), label_text("1", ("no", "yes")), label_text("yes", ())
+    ('yes', 'yes', 'yes')
+    """
+    text = str(value)
+    if text in labels or isinstance(value, float):
+        return text
+    try:
+        place = int(value) - first
+    except (TypeError, ValueError):
+        return text
+    return labels[place] if 0 <= place < len(labels) else text
+
+
+def occurring(part: TextPart) -> tuple[str, ...]:
+    """All labels of some examples, sorted."""
+    return tuple(sorted({example.label for example in part.examples}))
+
+
+def checked(
+    part: TextPart, task: str, labels: Sequence[str], settings: LanguageStreamSettings
+) -> tuple[list[Example], list[str]]:
+    """The examples that are used, and notes on the others."""
+    notes = []
+    kept = list(enumerate(part.examples))
+    empty = [number for number, example in kept if example.empty]
+    if empty:
+        if settings.empty_texts == "stop":
+            raise ValueError(
+                f"{part.where}: every example must have a text, got an empty one in "
+                f"{_places(empty)}; stream.empty_texts='drop' leaves such examples out"
+            )
+        kept = [(number, example) for number, example in kept if not example.empty]
+        notes.append(f"{task}: {len(empty)} examples with empty text left out ({_places(empty)})")
+    known = set(labels)
+    unknown = [number for number, example in kept if example.label not in known]
+    if unknown:
+        counts = Counter(part.examples[number].label for number in unknown)
+        what = ", ".join(f"{label!r} {count}x" for label, count in counts.most_common(SHOWN))
+        if settings.unknown_labels == "stop":
+            raise ValueError(
+                f"{part.where}: labels must be among {', '.join(labels)}; got {what} in "
+                f"{_places(unknown)}; stream.unknown_labels may be 'keep' or 'drop'"
+            )
+        fate = "kept, never right" if settings.unknown_labels == "keep" else "left out"
+        total = len(part.examples)
+        notes.append(
+            f"{task}: {len(unknown)} of {total} examples of {_file(part.where)} have labels "
+            f"outside the label set ({what}): {fate}"
+        )
+        if settings.unknown_labels == "drop":
+            kept = [(number, example) for number, example in kept if example.label in known]
+    if not kept:
+        raise ValueError(f"{part.where}: there must be at least one usable example, got none")
+    return [example for _, example in kept], notes
+
+
+def _places(numbers: Sequence[int]) -> str:
+    """Positions for people, counted from 0."""
+    shown = ", ".join(str(number) for number in numbers[:SHOWN])
+    more = f" and {len(numbers) - SHOWN} more" if len(numbers) > SHOWN else ""
+    return f"example {shown}{more}"
+
+
+def _file(where: str) -> str:
+    """The last part of a path: records hold no folders of a machine."""
+    return where.replace("\\", "/").rsplit("/", 1)[-1]
+
+
+SUFFIXES = (".json", ".json.gz")
+
+
+def read_folder(data: str, task: TextTask) -> TextSource | None:
+    """A task from the first of its ``folders`` that has a split; None if none has."""
+    root = Path(data).expanduser()
+    if not data or not root.is_dir():
+        raise FileNotFoundError(
+            f"data must be a folder with one folder per task, got {data!r}"
+            + ("" if data else ": give it with --set stream.data=PATH")
+        )
+    sources = (folder_source(root / name, task.labels) for name in task.folders)
+    return next((source for source in sources if source is not None), None)
+
+
+def folder_source(folder: Path, labels: tuple[str, ...]) -> TextSource | None:
+    """What one folder has; ``labels`` are those of a task without a file of its labels."""
+    train, test = (_part(folder, split) for split in ("train", "test"))
+    there = train or test
+    if there is None:
+        return None
+    return TextSource(_labels(folder) or labels or occurring(there), train, test)
+
+
+def _part(folder: Path, split: str) -> TextPart | None:
+    path = _find(folder, split)
+    if path is None:
+        return None
+    content = read_json(path)
+    if not isinstance(content, list):
+        raise ValueError(f"{path}: must be a list of examples, got {type(content).__name__}")
+    return TextPart(str(path), tuple(_example(path, n, item) for n, item in enumerate(content)))
+
+
+def _example(path: Path, number: int, item: Any) -> Example:
+    if isinstance(item, dict):
+        sentence, label = item.get("sentence"), item.get("label")
+        if isinstance(sentence, str) and isinstance(label, str):
+            return Example(sentence, label)
+    raise ValueError(
+        f'{path}: example {number} must have the texts "sentence" and "label", '
+        f"got {reprlib.repr(item)}"
+    )
+
+
+def _labels(folder: Path) -> tuple[str, ...]:
+    path = _find(folder, "labels")
+    if path is None:
+        return ()
+    content = read_json(path)
+    fits = isinstance(content, list) and all(isinstance(label, str) for label in content)
+    if not fits or not content or len(set(content)) < len(content):
+        raise ValueError(
+            f"{path}: must be a list of different label texts, got {reprlib.repr(content)}"
+        )
+    return tuple(content)
+
+
+def _find(folder: Path, stem: str) -> Path | None:
+    candidates = (folder / f"{stem}{suffix}" for suffix in SUFFIXES)
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file; a ``ValueError`` names the file and the place of a mistake."""
+    raw = path.read_bytes()
+    if path.suffix == ".gz":
+        try:
+            raw = gzip.decompress(raw)
+        except (OSError, EOFError, zlib.error) as error:
+            raise ValueError(f"{path}: is not a whole gzip file ({error})") from error
+    try:
+        return json.loads(raw.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: is not UTF-8 text at byte {error.start}") from error
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"{path}: is not JSON at line {error.lineno} column {error.colno} "
+            f"(character {error.pos}): {error.msg}"
+        ) from error
+    except RecursionError as error:
+        raise ValueError(f"{path}: is nested too deeply for a list of examples") from error
+    except ValueError as error:  # a number of thousands of digits
+        raise ValueError(f"{path}: is not JSON that can be read ({error})") from error
+
+
+Row = Mapping[str, Any]
+
+
+def read_own(name: str, own: OwnTextTask) -> TextSource:
+    """A task from its folder or its files."""
+    path = Path(own.path).expanduser()
+    if not path.is_dir():
+        files = (own.path, own.test)
+        train, test = (_own_part(name, own, file) if file else None for file in files)
+        assert train is not None  # one of path and hub is given
+        return TextSource(own.labels or occurring(train), train, test)
+    if own.test:
+        raise ValueError(
+            f"stream.own.{name}.test belongs to a file; {own.path!r} is a folder, which has its "
+            f"own train and test files; got {own.test!r}"
+        )
+    source = folder_source(path, own.labels)
+    if source is None:
+        raise FileNotFoundError(
+            f"stream.own.{name}.path must be a folder with train.json or test.json, plain or .gz, "
+            f"got {own.path!r}, which has neither"
+        )
+    return source
+
+
+def _own_part(name: str, own: OwnTextTask, file: str) -> TextPart:
+    path = Path(file).expanduser()
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"the task {name!r} needs a file or a folder as stream.own.{name}.path (and .test), "
+            f"got {file!r}, which is not there"
+        )
+    return TextPart(str(path), tuple(_examples(name, own, path)))
+
+
+def _examples(name: str, own: OwnTextTask, path: Path) -> Iterable[Example]:
+    for number, row in enumerate(_rows(path)):
+        for setting, column in (("text", own.text), ("label", own.label)):
+            if column not in row:
+                there = ", ".join(map(repr, row)) or "none"
+                raise ValueError(
+                    f"{path}: example {number} must have the column {column!r} that "
+                    f"stream.own.{name}.{setting} names, got {there}"
+                )
+        text, label = row[own.text], row[own.label]
+        if label is None or label == "":
+            raise ValueError(f"{path}: example {number} must have a label, got none")
+        yield Example("" if text is None else str(text), label_text(label, own.labels))
+
+
+def _rows(path: Path) -> Iterable[Row]:
+    kind = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+    if kind in (".csv", ".tsv"):
+        return _delimited(path, "," if kind == ".csv" else "\t")
+    if kind == ".jsonl":
+        return _json_lines(path)
+    if kind == ".json":
+        return _checked_rows(path, read_json(path))
+    if path.suffix == ".parquet":
+        return _parquet(path)
+    raise ValueError(f"{path}: must be one of {', '.join(TABLES)}, got {path.suffix!r}")
+
+
+def _text(path: Path) -> str:
+    try:
+        raw = path.read_bytes()
+        return (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: is not UTF-8 text at byte {error.start}") from error
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(f"{path}: is not a whole gzip file ({error})") from error
+
+
+def _delimited(path: Path, delimiter: str) -> Iterable[Row]:
+    reader = csv.DictReader(io.StringIO(_text(path), newline=""), delimiter=delimiter, strict=True)
+    try:
+        for number, row in enumerate(reader):
+            if None in row or None in row.values():
+                raise ValueError(
+                    f"{path}: example {number} must have as many fields as the first line has "
+                    f"names ({len(reader.fieldnames or ())}), got others"
+                )
+            yield row
+    except csv.Error as error:
+        raise ValueError(f"{path}: line {reader.line_num} cannot be read ({error})") from error
+
+
+def _json_lines(path: Path) -> Iterable[Row]:
+    rows = []
+    for number, line in enumerate(_text(path).split("\n"), start=1):
+        if line.strip():
+            try:
+                rows.append(json.loads(line))
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"{path}: line {number} is not JSON ({error})") from error
+    return _checked_rows(path, rows)
+
+
+def _checked_rows(path: Path, rows: Any) -> list[Row]:
+    if not isinstance(rows, list):
+        raise ValueError(f"{path}: must be a list of examples, got {type(rows).__name__}")
+    for number, row in enumerate(rows):
+        if not isinstance(row, dict):
+            raise ValueError(
+                f"{path}: example {number} must be an object with names, got {type(row).__name__}"
+            )
+    return rows
+
+
+def _parquet(path: Path) -> list[Row]:
+    parquet: Any = importlib.import_module("pyarrow.parquet")
+    arrow: Any = importlib.import_module("pyarrow")
+    try:
+        rows: list[Row] = parquet.read_table(path).to_pylist()
+    except (arrow.ArrowException, OSError) as error:
+        raise ValueError(f"{path}: is not a Parquet file that can be read ({error})") from error
+    return rows

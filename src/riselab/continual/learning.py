@@ -1,0 +1,278 @@
+"""The loop over a stream: learn a task, score it and all before it, keep a checkpoint, continue.
+
+Tasks that are known from the start come first. Nothing is trained in their sessions, so that all of
+them are scored once, before any training.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from risegrad.common.seal import digest
+from risegrad.common.settings import essence, without
+from riselab.common.inputs import Reading, look_at
+from riselab.continual.additions.addition import Addition, check_composition
+from riselab.continual.additions.memory import LearningSettings, RunMemory, made_additions
+from riselab.continual.checkpoints import Checkpoints, Origin
+from riselab.continual.devices import Devices
+from riselab.continual.host import Host, Report, Score, Session, silent
+from riselab.continual.training import Loop, SessionTraining
+
+
+@dataclass
+class History:
+    """What a run has to show so far; plain data."""
+
+    scores: list[dict[str, list[tuple[int, int]]]] = field(default_factory=list)
+    """Per session, by name of the score: (hits, total) of every task so far."""
+    before: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    """The same of all tasks before the first session, where the host can be scored then."""
+    line: list[dict[str, Any]] = field(default_factory=list)
+    """The same of all tasks, for each ``share`` of the way back to where training began."""
+    losses: list[dict[str, float]] = field(default_factory=list)
+    trainable: dict[str, int] = field(default_factory=dict)
+    """Parameters per group, the largest over the sessions."""
+    seconds: dict[str, list[float]] = field(default_factory=lambda: {"train": [], "score": []})
+    memory_bytes: list[int] = field(default_factory=list)
+    """Of a run that remembers: the size of its memory after each session."""
+
+
+class Learner:
+    """A host on its way through a stream of ``tasks`` tasks."""
+
+    def __init__(
+        self,
+        host: Host,
+        tasks: int,
+        *,
+        loop: Loop | None = None,
+        seed: int = 0,
+        additions: Sequence[Addition] = (),
+        devices: Devices | None = None,
+        checkpoints: Checkpoints | None = None,
+        report: Report = silent,
+    ) -> None:
+        check_composition(type(host), additions)
+        self.host, self.tasks, self.seed, self.additions = host, tasks, seed, additions
+        self.loop = loop or Loop()
+        self.devices = devices or Devices(self.loop.precision, self.loop.device)
+        self.report = report if self.devices.main else silent
+        self.history = History()
+        self._checkpoints = checkpoints
+        self._saved = time.monotonic()
+        self._began: dict[str, Tensor] | None = None
+        if self.loop.interpolate and not host.keeps_parameters:
+            raise ValueError(
+                f"loop.interpolate needs a host that trains the same weights in every session, got "
+                f"{host.name!r}"
+            )
+
+    def run(self) -> History:
+        """Learn what is left of the stream; picks up where a checkpoint says."""
+        accelerators = range(torch.accelerator.device_count())
+        with torch.random.fork_rng(devices=accelerators):
+            state = self._checkpoints.latest() if self._checkpoints else None
+            if state is not None:
+                self._restore(state)
+            if self.host.known and not self.history.scores:
+                self._known_tasks()
+            if self.host.scores_ahead and not self.history.before:
+                self.history.before = _counts(self.host.score(range(self.tasks)))
+            for task in range(len(self.history.scores), self.tasks):
+                self._task(task, state)
+                state = None
+        for kept in self.additions:
+            if isinstance(kept, RunMemory):
+                self.history.memory_bytes = kept.sizes
+                self.history.seconds["remember"] = kept.seconds
+        return self.history
+
+    def _known_tasks(self) -> None:
+        """Additions may look at each; one scoring serves as the rows of all."""
+        for task in range(self.host.known):
+            self.report({"task": task + 1, "tasks": self.tasks})
+            started = time.perf_counter()
+            session = begin_session(self.host, task, self.loop)
+            if session is not None:
+                self._train(session, {}, None)
+            self.host.finish(task)
+            self.history.seconds["train"].append(time.perf_counter() - started)
+            self.history.seconds["score"].append(0.0)
+        started = time.perf_counter()
+        ahead = self.host.scores_ahead
+        counts = _counts(self.host.score(range(self.tasks if ahead else self.host.known)))
+        self.history.before = counts if ahead else {}
+        for task in range(self.host.known):
+            self.history.scores.append(
+                {name: row[: task + 1 + ahead] for name, row in counts.items()}
+            )
+        self.history.seconds["score"][-1] = time.perf_counter() - started
+        self._save({"between": self._between()})
+
+    def _task(self, task: int, resumed: dict[str, Any] | None) -> None:
+        self.report({"task": task + 1, "tasks": self.tasks})
+        before = self._between()
+        started = time.perf_counter()
+        session = begin_session(self.host, task, self.loop)
+        spent = 0.0
+        if session is not None:
+            spent = self._train(session, before, resumed)
+        self.host.finish(task)
+        trained = time.perf_counter()
+        self._score(task)
+        if session is not None and task == self.tasks - 1 and self._began is not None:
+            self._interpolate(session.parameters, self._began)
+        self.history.seconds["train"].append(spent + trained - started)
+        self.history.seconds["score"].append(time.perf_counter() - trained)
+        self._save({"between": self._between()})
+
+    def _train(
+        self, session: Session, before: dict[str, Any], resumed: dict[str, Any] | None
+    ) -> float:
+        """The epochs that are left; returns the seconds that a run before this one spent."""
+        training = SessionTraining(session, self.loop, self.devices, self.additions, self.seed)
+        self._count(session)
+        if self.loop.interpolate and self._began is None and session.epochs:
+            self._began = {n: p.detach().cpu().clone() for n, p in session.parameters.items()}
+        first, earlier = 0, 0.0
+        started = time.perf_counter()
+        if resumed is not None and "within" in resumed:
+            first, earlier = resumed["epoch"], resumed["seconds"]
+            training.load_state_dict(resumed["within"])
+        for epoch in range(first, session.epochs):
+            self.report({"epoch": epoch + 1, "epochs": session.epochs})
+            loss = training.epoch(epoch, self.report)
+            self.history.losses.append({"task": session.task, "epoch": epoch, "loss": loss})
+            self.report({"loss": loss})
+            if time.monotonic() - self._saved >= self.loop.checkpoint_seconds:
+                spent = earlier + time.perf_counter() - started
+                within = {"within": training.state_dict(), "epoch": epoch + 1, "seconds": spent}
+                self._save({"between": before, "losses": list(self.history.losses)} | within)
+        session.module.eval()
+        for addition in self.additions:
+            addition.end(training)
+        return earlier
+
+    def _score(self, task: int) -> None:
+        ahead = 1 if self.host.scores_ahead else 0
+        scores = self.host.score(range(min(task + 1 + ahead, self.tasks)))
+        self.history.scores.append(_counts(scores))
+        main = scores[self.host.main_score][: task + 1]
+        union = Score(sum(s.hits for s in main), sum(s.total for s in main))
+        self.report({"union": union.percent})
+
+    @torch.no_grad()
+    def _interpolate(self, parameters: dict[str, Parameter], began: dict[str, Tensor]) -> None:
+        """Score on the line between the two ends, and stay at the end of it."""
+        ended = {name: p.detach().clone() for name, p in parameters.items()}
+        for share in self.loop.interpolate:
+            for name, p in parameters.items():
+                p.copy_(torch.lerp(began[name].to(p.device), ended[name], share))
+            counts = _counts(self.host.score(range(self.tasks)))
+            self.history.line.append({"share": share, "scores": counts})
+        for name, p in parameters.items():
+            p.copy_(ended[name])
+
+    def _count(self, session: Session) -> None:
+        for group in session.groups:
+            size = sum(p.numel() for p in group.parameters.values())
+            known = self.history.trainable.get(group.name, 0)
+            self.history.trainable[group.name] = max(known, size)
+
+    def _between(self) -> dict[str, Any]:
+        """Everything at a point between two tasks."""
+        history = self.history
+        return {
+            "host": self.host.state_dict(),
+            "additions": [addition.state_dict() for addition in self.additions],
+            "scores": list(history.scores),
+            "before": dict(history.before),
+            "line": list(history.line),
+            "began": self._began,
+            "losses": list(history.losses),
+            "trainable": dict(history.trainable),
+            "seconds": {name: list(values) for name, values in history.seconds.items()},
+        }
+
+    def _save(self, state: dict[str, Any]) -> None:
+        if self._checkpoints is not None and self.devices.main:
+            self._checkpoints.save(state)
+        self._saved = time.monotonic()
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        between = state["between"]
+        self.host.load_state_dict(between["host"])
+        for addition, saved in zip(self.additions, between["additions"], strict=True):
+            addition.load_state_dict(saved)
+        self._began = between.get("began")  # absent in checkpoints of before
+        self.history = History(
+            scores=between["scores"],
+            before=between["before"],
+            line=between.get("line", []),
+            losses=state.get("losses", between["losses"]),
+            trainable=between["trainable"],
+            seconds=between["seconds"],
+        )
+
+
+def begin_session(host: Host, task: int, loop: Loop) -> Session | None:
+    """The session of a task as a run begins it: known tasks take no step, the first has a budget
+    of its own where ``loop.first`` says so."""
+    session = host.begin(task)
+    if session is None:
+        return None
+    if task < host.known:
+        return session.of_no_epochs()
+    if task == 0 and loop.first.epochs and session.epochs:
+        return session.taught(loop.first)
+    return session
+
+
+def _counts(scores: dict[str, list[Score]]) -> dict[str, list[tuple[int, int]]]:
+    return {name: [(s.hits, s.total) for s in row] for name, row in scores.items()}
+
+
+class RunSettings(LearningSettings, Protocol):
+    """What the settings of a run have in every domain."""
+
+    @property
+    def loop(self) -> Loop:
+        """How the loop goes: batch size, workers, checkpoints."""
+
+    def reads(self) -> dict[str, Reading]:
+        """What the run reads, by the name of the setting."""
+
+
+def learn_stream(
+    host: Host, tasks: int, settings: RunSettings, devices: Devices, folder: Path, report: Report
+) -> History:
+    """Take a host through its stream; checkpoints are in ``folder/checkpoints``."""
+    history = Learner(
+        host,
+        tasks,
+        loop=settings.loop,
+        seed=settings.seed,
+        additions=made_additions(settings),
+        devices=devices,
+        checkpoints=Checkpoints(folder / "checkpoints", origin_of(settings)),
+        report=report,
+    ).run()
+    if settings.loop.keep_weights and devices.main:
+        weights = folder / "weights"
+        weights.mkdir(exist_ok=True)
+        host.keep(weights)
+    return history
+
+
+def origin_of(settings: RunSettings) -> Origin:
+    """What a checkpoint must agree with. What is read counts, not where it lies."""
+    readings = settings.reads()
+    return Origin(digest(without(essence(settings), readings)), look_at(readings))

@@ -1,0 +1,217 @@
+"""Update rules: where a group's gradient comes from and how it is shaped.
+
+``fo`` is the exact gradient, ``zo`` a two-point estimate of it, and the others shape the exact one.
+"""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any, ClassVar, Literal
+
+from torch.nn import Parameter
+from torch.optim import Optimizer
+
+from risegrad.common.checks import check_choice
+from risegrad.common.settings import Checked, Count, OneOf, Positive, PositiveInt, read, wrong
+from risegrad.core.attachment import Attachment, attach
+from risegrad.core.blocks import listing, matches
+from risegrad.core.shapers import CovarianceNoise, IsotropicNoise, Rise, ScaledFO, Shaper
+from riselab import plugins
+
+RULES: dict[str, str] = {
+    "fo": "the exact gradient",
+    "zo": "SPSA: two evaluations per query, no gradient",
+    "rise": "the exact gradient, shaped blockwise by RISE",
+    "scaled-fo": "control: RISE's mean, nothing random (a smaller step, block by block)",
+    "isotropic-noise": "control: the exact gradient plus isotropic noise of RISE's total variance",
+    "covariance-noise": "control: Gaussian noise with RISE's own mean and covariance",
+    "informed": "the exact gradient, turned away from what a memory of earlier sessions keeps",
+    "informed-rise": "as informed, and random in the metric of the memory",
+}
+SHAPERS: dict[str, Callable[..., Shaper]] = {
+    "rise": Rise,
+    "scaled-fo": ScaledFO,
+    "isotropic-noise": IsotropicNoise,
+    "covariance-noise": CovarianceNoise,
+}
+INFORMED = ("informed", "informed-rise")
+"""Rules that a run's memory attaches, see ``run_memory``."""
+
+_SHAPED = ("q", "blocks", "chunk", "on", "exempt", "only")
+USES: dict[str, tuple[str, ...]] = {
+    "fo": (),
+    "zo": ("q", "epsilon", "variant", "norm_matched"),
+    "rise": _SHAPED,
+    "scaled-fo": _SHAPED,
+    "isotropic-noise": (*_SHAPED, "mean"),
+    "covariance-noise": (*_SHAPED, "mean"),
+    "informed": ("damping", "match", "exempt", "only"),
+    "informed-rise": ("damping", "q", "exempt", "only"),
+}
+"""Which settings each rule looks at."""
+
+
+@dataclass(frozen=True)
+class Rule(Checked):
+    """One update rule with its settings; ``unused`` tells those that only other rules look at.
+
+    A plugin's rule is a subclass: it has ``name`` and ``summary``, its own settings as fields, in
+    ``uses`` those of ours that it looks at, and overrides ``shaper``.
+    """
+
+    summary: ClassVar[str] = ""
+    uses: ClassVar[tuple[str, ...]] = ()
+    """Of a subclass: which of our settings it looks at; ``on``, ``exempt``, ``only`` always."""
+    name: Annotated[str, OneOf(("", *RULES))] = ""
+    """See ``RULES``; empty means the host's own: ``fo`` for most, ``zo`` for ZO-FC."""
+    q: PositiveInt = 4
+    """Directions per block of RISE and the controls; queries of ``zo``."""
+    blocks: Literal["tensor", "module", "whole"] = "tensor"
+    """What is shaped together: each tensor, all tensors of a module, or the whole group."""
+    chunk: Count = 0
+    """Block size in elements, cut from each tensor; 0 takes ``blocks`` as they are."""
+    on: Literal["gradient", "update"] = "gradient"
+    """Shape the gradient before the optimizer (the paper), or the optimizer's displacement."""
+    mean: Literal["", "exact", "scaled"] = ""
+    """Mean of the noise controls; empty means the control's own."""
+    epsilon: Positive = 1e-3
+    """Distance of the evaluations of ``zo``."""
+    variant: Literal["two-sided", "one-sided", "sign"] = "two-sided"
+    """How ``zo`` estimates: from both sides, from one, or by the sign of the difference only."""
+    damping: Positive = 0.3
+    """Of the informed rules: 0.01 protects hard, 1 softly, far above that is plain training."""
+    match: Literal["norm", "progress"] = "norm"
+    """Of ``informed``: whether a step is as long as the plain one, layer by layer (what records
+    without this setting mean), or gains as much as that."""
+    norm_matched: bool = False
+    """Whether ``zo`` is scaled to the norm of the gradient."""
+    exempt: tuple[str, ...] = ()
+    """Shell-style patterns of parameters that keep the exact gradient: ``"adapter.0.*"``. A name is
+    the group's (``adapter``, ``head``, ``lora``, ``network``) and the parameter's own."""
+    only: tuple[str, ...] = ()
+    """Patterns of the parameters that are shaped, all others being exempt; empty means all."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.chunk and self.blocks != "tensor":
+            raise ValueError(
+                f"blocks must be 'tensor' with chunk = {self.chunk}, which cuts tensors; "
+                f"got {self.blocks!r}"
+            )
+
+    def unused(self, name: str) -> dict[str, str]:
+        """Settings that are not the default and that the rule ``name`` does not use, and why."""
+        used = {"name", *USES.get(name, ())} | self._used_by_subclass()
+        return {
+            field.name: _not_used(field.name, getattr(self, field.name), name)
+            for field in fields(self)
+            if field.name not in used and getattr(self, field.name) != field.default
+        }
+
+    def _used_by_subclass(self) -> set[str]:
+        if type(self) is Rule:
+            return set()
+        ours = {field.name for field in fields(Rule)}
+        own = {field.name for field in fields(self)} - ours
+        return own | {"on", "exempt", "only", *self.uses}
+
+    @property
+    def exact(self) -> bool:
+        """Whether it needs the gradient by backpropagation."""
+        return self.name != "zo"
+
+    @property
+    def informed(self) -> bool:
+        """Whether it shapes by a memory of earlier sessions, which the run has."""
+        return self.name in INFORMED
+
+    @property
+    def shaped(self) -> bool:
+        """Whether something stands between the gradient and the optimizer's parameters."""
+        return self.name in SHAPERS or self.informed or type(self) is not Rule
+
+    def shaper(self, seed: int) -> Shaper | None:
+        """The shaper in front of the optimizer; None for ``fo`` and ``zo``, and for the informed
+        rules, which need the run's memory."""
+        make = SHAPERS.get(self.name)
+        if make is None:
+            return None
+        mean = {"mean": self.mean} if self.mean and self.name.endswith("noise") else {}
+        return make(q=self.q, blocks=self.chunk or self.blocks, seed=seed, **mean)
+
+    def shapes(self, name: str) -> bool:
+        """Whether a parameter, by its full name, is within the rule's scope."""
+        return matches(name, self.only or ("*",)) and not matches(name, self.exempt)
+
+    def attach(
+        self, optimizer: Optimizer, group: str, parameters: Mapping[str, Parameter], seed: int
+    ) -> Attachment | None:
+        """Shape what the group's optimizer gets; None where nothing of the group is shaped."""
+        shaper = self.shaper(seed)
+        left = [name for name in parameters if not self.shapes(f"{group}.{name}")]
+        if shaper is None or len(left) == len(parameters):
+            return None
+        shaper = replace(shaper, exempt=tuple(glob.escape(name) for name in left))
+        named = list(parameters.items())
+        # An experiment says what it wants, and its records show what that left of the mean.
+        return attach(optimizer, shaper, params=named, on=self.on, advise=False)
+
+
+def _not_used(setting: str, value: object, name: str) -> str:
+    users = [rule for rule, settings in USES.items() if setting in settings]
+    return f"is not used by rule {name!r} but by {', '.join(users)}; got {value!r}"
+
+
+def check_scope(rules: Iterable[tuple[Rule, Iterable[str]]]) -> None:
+    """Every pattern must name something among all parameters (full names) that rules shape."""
+    shaped = [(rule, tuple(names)) for rule, names in rules if rule.shaped]
+    names = [name for _, own in shaped for name in own]
+    for setting in ("exempt", "only"):
+        for pattern in {p: None for rule, _ in shaped for p in getattr(rule, setting)}:
+            if not any(matches(name, (pattern,)) for name in names):
+                raise ValueError(
+                    f"rule.{setting}: no parameter matches {pattern!r}; "
+                    f"the parameters are {listing(names)}"
+                )
+    if shaped and not any(rule.shapes(name) for rule, own in shaped for name in own):
+        raise ValueError("rule.exempt and rule.only leave no parameter to shape")
+
+
+HeadRule = Literal["same", "fo"]
+"""A head beside adapters follows their rule, or always ``fo``."""
+
+
+def head_rule_of(rule: Rule, choice: HeadRule) -> Rule:
+    """The rule of a head beside adapters that follow ``rule``."""
+    return rule if choice == "same" else Rule("fo")
+
+
+plugins.RULES.bring(dict.fromkeys(RULES, Rule), RULES)
+
+
+def check_own_rule(kind: Any) -> None:
+    """A plugin's rule must shape: one that cannot would fail, or train plainly, in every run."""
+    if not (isinstance(kind, type) and issubclass(kind, Rule)):
+        raise ValueError(f"a rule must be a subclass of Rule, got {kind!r}")
+    name = kind.name
+    try:
+        shaper = kind().shaper(0)
+    except TypeError as error:  # an abstract method of its shaper is not there
+        raise ValueError(f"rule {name!r}: its shaper cannot be made: {error}") from error
+    if not isinstance(shaper, Shaper) and kind.attach is Rule.attach:
+        raise ValueError(f"rule {name!r}: its method shaper must return a Shaper, got {shaper!r}")
+
+
+plugins.RULES.check = check_own_rule
+
+
+def read_rule(table: Any) -> Rule:
+    """The settings of a rule from a plain table; its name says which class they are of."""
+    if not isinstance(table, Mapping):
+        raise wrong("rule", "a table", table)
+    name = str(table.get("name", ""))
+    check_choice("rule.name", name, ("", *plugins.RULES))
+    kind: type[Rule] = plugins.RULES[name] if name else Rule
+    return read(kind, table, "rule")

@@ -1,0 +1,248 @@
+"""Images with labels, loaded one at a time: what every source gives."""
+
+from __future__ import annotations
+
+import io
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from risegrad.common.imports import need
+from riselab.continual.batches import Indices, chosen, share
+from riselab.continual.vision.streams.views import View
+
+Labels = NDArray[np.int64]
+
+
+class BrokenImage(RuntimeError):
+    """An image that cannot be decoded."""
+
+
+class Images(ABC):
+    """Labelled images of one split. ``labels`` are the source's own class ids, ``0..C-1``."""
+
+    encoded: bool = True
+    """Whether loading decodes something, and so may fail."""
+
+    def __init__(self, labels: NDArray[Any], class_names: Sequence[str]) -> None:
+        self.labels: Labels = np.asarray(labels).astype(np.int64)
+        self.class_names = tuple(class_names)
+        if len(self) and not 0 <= self.labels.min() <= self.labels.max() < len(self.class_names):
+            raise ValueError(
+                f"labels must be class ids within 0..{len(self.class_names) - 1}, "
+                f"got {self.labels.min()}..{self.labels.max()}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @abstractmethod
+    def load(self, index: int) -> Tensor:
+        """The image as a uint8 tensor ``[3, H, W]``; ``BrokenImage`` if it cannot be decoded."""
+
+    @abstractmethod
+    def name(self, index: int) -> str:
+        """The image's name below its data, for records: they hold no folders of a machine."""
+
+    def where(self, index: int) -> str:
+        """The image's name for people who look for it: its file, or its place."""
+        return self.name(index)
+
+
+@final
+class PixelImages(Images):
+    """Images of one size that are in memory: a uint8 array ``[N, H, W, 3]`` or ``[N, H, W]``."""
+
+    encoded = False
+
+    def __init__(
+        self, pixels: NDArray[np.uint8], labels: NDArray[Any], class_names: Sequence[str]
+    ) -> None:
+        super().__init__(labels, class_names)
+        gray = pixels.ndim == 3
+        tensor = torch.from_numpy(pixels)
+        self._pixels = tensor.unsqueeze(1) if gray else tensor.permute(0, 3, 1, 2)
+
+    def load(self, index: int) -> Tensor:
+        return self._pixels[index].expand(3, -1, -1)
+
+    def name(self, index: int) -> str:
+        return f"image {index}"
+
+
+@final
+class FileImages(Images):
+    """Image files, decoded when they are asked for."""
+
+    def __init__(
+        self, root: Path, files: Sequence[str], labels: NDArray[Any], class_names: Sequence[str]
+    ) -> None:
+        super().__init__(labels, class_names)
+        self._root, self._files = root, tuple(files)
+
+    def load(self, index: int) -> Tensor:
+        return decode(self._root / self._files[index], self.where(index))
+
+    def name(self, index: int) -> str:
+        return self._files[index]
+
+    def where(self, index: int) -> str:
+        return str(self._root / self._files[index])
+
+
+@final
+class SomeImages(Images):
+    """A part of other images, by their indices."""
+
+    def __init__(self, whole: Images, indices: NDArray[np.int64]) -> None:
+        super().__init__(whole.labels[indices], whole.class_names)
+        self.encoded = whole.encoded
+        self._whole, self._indices = whole, indices
+
+    def load(self, index: int) -> Tensor:
+        return self._whole.load(int(self._indices[index]))
+
+    def name(self, index: int) -> str:
+        return self._whole.name(int(self._indices[index]))
+
+    def where(self, index: int) -> str:
+        return self._whole.where(int(self._indices[index]))
+
+
+@dataclass(frozen=True)
+class ImageSource:
+    """The two splits of a dataset, and what a reader of the record has to know about them."""
+
+    train: Images
+    test: Images
+    notes: tuple[str, ...] = field(default=())
+
+
+def decode(file: Path | bytes, where: str) -> Tensor:
+    """The pixels of an encoded image as uint8 ``[3, H, W]``; gray and palettes become RGB."""
+    pillow = need("PIL.Image", "vision")
+    try:
+        with pillow.open(io.BytesIO(file) if isinstance(file, bytes) else file) as image:
+            pixels = np.array(image.convert("RGB"))
+    except Exception as error:  # decoders raise whatever the broken bytes led them to
+        raise BrokenImage(
+            f"cannot decode {where} ({type(error).__name__}: {error}); "
+            'replace it, or leave broken images out with on_broken="skip"'
+        ) from error
+    return torch.from_numpy(pixels).permute(2, 0, 1)
+
+
+class ImageSplit:
+    """Some images of a source, with labels that are positions in the class order.
+
+    It holds indices only and shares the images with the other splits; it can be sent to the workers
+    of a ``DataLoader``.
+    """
+
+    labels: Tensor
+    """The position of each image's class in the class order, int64."""
+
+    def __init__(
+        self, images: Images, indices: NDArray[np.int64], labels: Tensor, view: View
+    ) -> None:
+        self.labels = labels
+        self._images, self._indices, self._view = images, indices, view
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def image(self, index: int, *, train: bool, seed: int = 0) -> Tensor:
+        """One image as float ``[3, S, S]``: the training view drawn by (seed, index), or the test
+        view, which takes no seed."""
+        return self.images([index], train=train, seeds=seed)[0]
+
+    def images(
+        self, indices: Iterable[int] | Tensor, train: bool, seeds: int | Sequence[int] = 0
+    ) -> Tensor:
+        """Images as float ``[B, 3, S, S]``; ``seeds`` is one seed for all or one for each.
+
+        Each image is the same as that of ``image`` with its seed, whatever else is in the batch.
+        """
+        places = indices.tolist() if isinstance(indices, Tensor) else [int(i) for i in indices]
+        if not places:
+            return torch.empty(0, 3, self._view.image_size, self._view.image_size)
+        loaded = [self._images.load(int(self._indices[place])) for place in places]
+        if not train:
+            return self._view.test(loaded)
+        each = [seeds] * len(places) if isinstance(seeds, int) else seeds
+        if len(each) != len(places):
+            raise ValueError(
+                f"seeds must be one or one for each of {len(places)} images, got {len(each)}"
+            )
+        # A negative index means the same image as its positive one, so the same view.
+        keys = [f"{s}/{p % len(self)}" for s, p in zip(each, places, strict=True)]
+        return self._view.train(loaded, keys)
+
+    def where(self, index: int) -> str:
+        """The file of an image, or its place in the source."""
+        return self._images.where(int(self._indices[index]))
+
+
+PUBLISHED_SEED = 1993
+"""The seed of the class order in PILOT, in the methods compared there, and in the paper."""
+
+
+def class_order(count: int, seed: int = PUBLISHED_SEED) -> NDArray[np.int64]:
+    """The classes ``0..count-1`` in the published order.
+
+    The same numbers as ``numpy.random.seed(seed); numpy.random.permutation(count)``, which is what
+    PILOT does, but the global random state is left alone.
+
+    >>> class_order(100)[:5].tolist()
+    [68, 56, 78, 8, 23]
+    """
+    return np.random.RandomState(seed).permutation(count).astype(np.int64)
+
+
+def sessions(count: int, base: int, increment: int) -> list[range]:
+    """The positions of the classes of every session.
+
+    The first session has ``base`` classes, or ``increment`` where ``base`` is 0; every later one
+    has ``increment``; the last one has what is left, which may be fewer.
+
+    >>> sessions(10, base=0, increment=4)
+    [range(0, 4), range(4, 8), range(8, 10)]
+    """
+    if count < 1:
+        raise ValueError(f"count must be at least 1 class, got {count}")
+    if not 0 <= base <= count:
+        raise ValueError(f"base must be within 0..{count}, the number of classes, got {base}")
+    if not 1 <= increment <= count:
+        raise ValueError(
+            f"increment must be within 1..{count}, the number of classes, got {increment}"
+        )
+    starts = [0, *range(base or increment, count, increment)]
+    return [range(start, stop) for start, stop in zip(starts, [*starts[1:], count], strict=True)]
+
+
+HOLDOUT_SEED = 0
+"""The test images of a source without a split are always the same ones."""
+
+
+def by_class(labels: Indices, count: int) -> list[Indices]:
+    """The indices of the images of every class, ascending."""
+    ordered = np.argsort(labels, kind="stable")
+    return np.split(ordered, np.searchsorted(labels[ordered], np.arange(1, count)))
+
+
+def hold_out(images: Images, fraction: float) -> ImageSource:
+    """Training and test images from a source that has one split only, class by class."""
+    parts = [
+        chosen(indices, share(len(indices), fraction), HOLDOUT_SEED, number)
+        for number, indices in enumerate(by_class(images.labels, len(images.class_names)))
+    ]
+    test, train = (np.sort(np.concatenate(part)) for part in zip(*parts, strict=True))
+    note = f"no test split in the source: {fraction:g} of every class held out by a fixed seed"
+    return ImageSource(SomeImages(images, train), SomeImages(images, test), (note,))

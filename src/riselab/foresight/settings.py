@@ -1,0 +1,91 @@
+"""What ``[diagnosis]`` and ``[validation]`` of an experiment file say; nothing heavy here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from risegrad.common.settings import (
+    Checked,
+    Count,
+    Limits,
+    NonNegative,
+    OneOf,
+    Positive,
+    PositiveInt,
+)
+
+CURVATURES = ("hessian", "ggn", "empirical-fisher", "fisher")
+Curvature = Annotated[str, OneOf(CURVATURES)]
+
+
+@dataclass(frozen=True)
+class DiagnosisSettings(Checked):
+    """Which point of the stream is diagnosed, on how many examples, and with which curvature."""
+
+    task: Count = 0
+    """the session whose first steps are predicted, from 1; 0: the next one of a run that has a
+    checkpoint, else the second"""
+    examples: PositiveInt = 64
+    """training examples of the earlier tasks, evenly, on which damage is measured"""
+    incoming: PositiveInt = 64
+    """training examples of the session's own task, on which progress is measured"""
+    memory: Count = 128
+    """other examples of the earlier tasks, for the memory of informed steps; 0: no such steps"""
+    batch: PositiveInt = 16
+    """examples per batch: differences between batches give the errors"""
+    step: NonNegative = 0.0
+    """learning rate of the plain step that is predicted block by block; 0: the row's own"""
+    curvature: Curvature = "ggn"
+    """``hessian``, ``ggn``, ``empirical-fisher`` or ``fisher``"""
+    dampings: tuple[Positive, ...] = (0.03, 0.1, 0.3, 1.0)
+    """of informed steps"""
+    draws: Annotated[int, Limits(at_least=1, at_most=4)] = 4
+    """first steps of a run that ``benchmarks/studies/foresight.py`` looks at; a product each"""
+    seed: int = 0
+    """of the random vectors and of the choice of examples"""
+    budget: Mapping[str, Any] = field(default_factory=lambda: {"probes": 32})
+    """fields of ``risegrad.curvature.ProductBudget``"""
+
+
+@dataclass(frozen=True)
+class ValidationSettings(Checked):
+    """What is measured to compare predictions with."""
+
+    checkpoints: tuple[Count, ...] = (0,)
+    """for ``rise local``: steps of the row into the session before measuring"""
+    steps: tuple[PositiveInt, ...] = (1, 4)
+    """for ``rise local``: lengths of the measured updates, in steps"""
+    damages: tuple[Positive, ...] = (0.001, 0.01, 0.1, 0.5)
+    """step sizes, as the damage of FO that they predict in parts of the historical loss"""
+    step_sizes: tuple[Positive, ...] = ()
+    """step sizes as such, instead"""
+    draws: PositiveInt = 4
+    """repetitions of every random rule"""
+    curvatures: tuple[Curvature, ...] = ("hessian", "ggn", "empirical-fisher")
+    """those whose predictions are compared with what is measured"""
+    horizons: tuple[PositiveInt, ...] = (1, 4, 16, 64)
+    """for ``benchmarks/studies/foresight.py``: steps ahead at which predictions are compared"""
+    blocks: PositiveInt = 12
+    """for that study: blocks that are shaped alone, spread over all of them"""
+    whole_tensors: bool = False
+    """for that study: shape whole tensors alone, in place of the blocks of the first row that
+    shapes: of thousands of small blocks a single one changes too little to be measured"""
+    block_draws: PositiveInt = 8
+    """repetitions of each"""
+
+
+def read_sections(plain: Mapping[str, Any]) -> tuple[DiagnosisSettings, ValidationSettings]:
+    """The two sections of an experiment file; a ``ValueError`` names the place of a mistake."""
+    from risegrad.common.settings import read
+
+    found = plain.get("diagnosis") or {}, plain.get("validation") or {}
+    if {"damages", "step_sizes"} <= set(found[1]):
+        raise ValueError(
+            "validation.damages is not used by validation.step_sizes, which stands in its place"
+        )
+    return (
+        read(DiagnosisSettings, found[0], "diagnosis"),
+        read(ValidationSettings, found[1], "validation"),
+    )

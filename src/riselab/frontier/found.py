@@ -1,0 +1,392 @@
+"""What a search found: its curves, the best setting, and what must be said plainly."""
+
+from __future__ import annotations
+
+import html as escaping
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from risegrad.common.files import write_text
+from risegrad.common.imports import need
+from riselab.common.intervals import Interval, Spread, interval, spread
+from riselab.continual.metrics import final_average, forgetting_max_last, new_task_plasticity
+from riselab.frontier.curves import ERRORS, Frontier, RunPoint, SweepSetting
+from riselab.frontier.frontier_code import code_of
+from riselab.frontier.problem import FrontierMethod
+from riselab.pages.frontier_chart import BETTER, FrontierPoint, frontier
+from riselab.pages.looks import Palette
+from riselab.pages.page import (
+    Block,
+    ChartFigure,
+    CodeBlock,
+    Fold,
+    ItemList,
+    Page,
+    Paragraph,
+    Part,
+    html,
+    save_figures,
+    svg_of,
+)
+from riselab.pages.tables import Column, Line, Section, Table, TableCell, spread_cell
+from riselab.pages.text import for_markdown, plural, visible, visible_lines
+from riselab.records.reader import Record
+from riselab.report.builder import QUESTION, RULES
+from riselab.report.figures import BAND, DEVIATION, bands_of, frontier_point
+from riselab.report.methods import SectionFrontier, equal_table
+from riselab.report.run_points import measured_point, run_point
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from riselab.pages.charts import AnyChart
+
+
+CHANCE_DEVIATIONS = 2.0
+
+
+@dataclass(frozen=True)
+class BestSetting:
+    """One method at one setting, with intervals over its seeds."""
+
+    method: str
+    setting: str
+    learned: Interval
+    forgotten: Interval
+    use: CodeBlock
+    """lines of plain PyTorch that train so; for what only the lab has, a row of an experiment"""
+
+    @property
+    def code(self) -> tuple[str, ...]:
+        """The lines alone."""
+        return self.use.lines
+
+    def _repr_markdown_(self) -> str:
+        """For notebooks: the setting, and its lines in a block that can be copied."""
+        return f"{for_markdown(str(self))}\n\n{self.use.markdown()}"
+
+    def __str__(self) -> str:
+        ends = self.forgotten
+        between = "" if ends.low is None else f" (95 % interval {ends.low:.1f} to {ends.high:.1f})"
+        return (
+            f"{self.method} at {self.setting}: learns {self.learned.mean:.1f} %, forgets "
+            f"{ends.mean:.1f} points{between}"
+        )
+
+
+@dataclass(frozen=True)
+class FoundFrontier:
+    """The runs of a search, read at equal learning."""
+
+    title: str
+    methods: Mapping[str, FrontierMethod]
+    records: Sequence[Record]
+    cut: Sequence[str] = ()
+    """what the time was too short for"""
+    failed: Sequence[str] = ()
+    targets: Sequence[str] = ()
+    """the layers that LoRA is put on, by the last parts of their names; empty without LoRA"""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """what was written: ``page`` and ``figure``"""
+
+    @cached_property
+    def runs(self) -> tuple[RunPoint, ...]:
+        """Every run, and every point between start and end where one was scored there."""
+        own = (run_point(run.row.method, run.row.swept, run) for run in self.records)
+        between = [m for m in self.methods.values() if m.of]
+        line = (p for m in between for run in self._of(m) for p in _line(m.label, run))
+        return tuple(point for point in (*own, *line) if point)
+
+    @cached_property
+    def frontier(self) -> Frontier:
+        """Forgetting against learning, with the usual optimizers as the reference."""
+        if not self.runs:
+            reason = f": {self.failed[0]}" if self.failed else ", the time was too short"
+            raise RuntimeError(f"no run is done{reason}")
+        there = {run.method for run in self.runs}
+        return Frontier(
+            self.runs,
+            [m.label for m in self.methods.values() if m.reference and m.label in there],
+        )
+
+    @cached_property
+    def sentence(self) -> str:
+        """The finding in one sentence."""
+        alive = [s for curve in self.frontier.curves.values() for s in curve.front]
+        return self.frontier.sentence() if alive else self._nothing
+
+    @property
+    def _nothing(self) -> str:
+        best = max(self.runs, key=lambda run: run.learned - (run.start or 0.0))
+        start = "" if best.start is None else f" ({best.start:.1f} %)"
+        return (
+            f"Nothing was learned: no setting is better than the untrained model{start} on new "
+            f"data by more than {ERRORS:g} standard errors of the test data (of {best.noise:.1f} "
+            f"points); the best run has {best.learned:.1f} %."
+        )
+
+    @cached_property
+    def untrained(self) -> str:
+        """What the model scores before training; empty where no run looked."""
+        sets = {"on new data": False, "on the data to keep": True}
+        means = {words: _before(self.records, known) for words, known in sets.items()}
+        told = (f"{score:.1f} % {words}" for words, score in means.items() if score is not None)
+        return f"Before training: {listed}." if (listed := ", ".join(told)) else ""
+
+    @cached_property
+    def remarks(self) -> tuple[str, ...]:
+        """What a reader must know before trusting the sentence."""
+        return tuple(self._remarks())
+
+    def best(self, learning: float | None = None) -> BestSetting:
+        """The setting that keeps most among those that learn at least ``learning`` percent.
+
+        Without a wanted amount: the one that knows most at the end, old and new together.
+        """
+        return self._described(self.frontier.best(learning))
+
+    @cached_property
+    def winner(self) -> BestSetting:
+        """The method that clearly forgets less at equal learning, at its best end; else the best
+        of the references, because nothing else has shown that it is worth its lines."""
+        clear = [f.method for f in self.frontier.comparisons if f.verdict == "less"]
+        names = clear[:1] or self.frontier.references
+        settings = [s for n in names for s in self.frontier.curves[n].settings]
+        alive = [s for s in settings if s.learned_something]
+        if not alive:
+            raise ValueError("no setting learned more than an untrained model")
+        return self._described(max(alive, key=lambda setting: setting.final))
+
+    def frame(self) -> DataFrame:
+        """One row per run (pandas), with the seconds that it took."""
+        pandas = need("pandas", "lab")
+        seconds = {(r.row.method, r.row.swept, r.seed): r.run.total_seconds for r in self.records}
+        rows = [
+            asdict(run) | {"seconds": seconds.get((run.method, run.setting, run.seed))}
+            for run in self.runs
+        ]
+        found: DataFrame = pandas.DataFrame(rows)
+        return found
+
+    def figure(self) -> AnyChart:
+        """The chart (altair): forgetting against learning."""
+
+        return figure(self).chart
+
+    def _repr_html_(self) -> str:
+
+        return notebook(self)
+
+    def __str__(self) -> str:
+
+        return text(self)
+
+    def _of(self, method: FrontierMethod) -> list[Record]:
+        base = self.methods[method.of].label
+        return [run for run in self.records if run.row.method == base]
+
+    def _described(self, setting: SweepSetting) -> BestSetting:
+        runs = tuple(setting.runs.values())
+        learned, forgotten = (
+            interval([r.learned for r in runs]),
+            interval([r.forgotten for r in runs]),
+        )
+        assert learned is not None
+        assert forgotten is not None
+        method = next(m for m in self.methods.values() if m.label == setting.method)
+        rate = f"lr={setting.knobs['lr']}"
+        own = self._of(method) if method.of else self.records
+        label = self.methods[method.of].label if method.of else method.label
+        run = next(r for r in own if (r.row.method, r.row.swept) == (label, rate))
+        use = code_of(run, self.targets, setting.knobs.get("share", ""))
+        return BestSetting(setting.method, setting.name, learned, forgotten, use)
+
+    def _remarks(self) -> Iterator[str]:
+        yield from dict.fromkeys(note for run in self.records[:1] for note in _at_chance(run))
+        for curve in self.frontier.curves.values():
+            if not curve.front:
+                yield f"{curve.name} learned nothing at any of its rates, so it is not compared."
+        if self.cut:
+            yield f"Cut to fit the time: {'; '.join(self.cut)}."
+        if self.failed:
+            yield f"Failed runs: {len(self.failed)}, the first {self.failed[0]}"
+
+
+def _before(records: Sequence[Record], known: bool) -> float | None:
+    """Mean over runs of the untrained model's score on the sets that are known, or new."""
+    scores = [
+        score
+        for run in records
+        for task, score in zip(
+            run.result.tasks, run.result.before.get(run.result.main_score, ()), strict=False
+        )
+        if task.known is known and score is not None
+    ]
+    return fmean(scores) if scores else None
+
+
+def _line(method: str, run: Record) -> Iterator[RunPoint]:
+    """Points on the way back: the last row of the matrix is what was scored there."""
+    score, known = run.result.main_score, sum(task.known for task in run.result.tasks)
+    rows = list(run.result.scores[score].matrix)
+    for point in run.result.line:
+        matrix = [*rows[:-1], point.scores[score]]
+        learned = new_task_plasticity(matrix, known)
+        measures = (learned, forgetting_max_last(matrix), final_average(matrix))
+        setting = f"{run.row.swept}, share={point.share or 0.0:g}"
+        yield measured_point(method, setting, run, measures)
+
+
+def _at_chance(run: Record) -> Iterator[str]:
+    """What is to be kept and is not known: there is nothing to forget."""
+    before = run.result.before.get(run.result.main_score, ())
+    for task, score in zip(run.result.tasks, before, strict=False):
+        if not task.known or score is None:
+            continue
+        share = 1 / len(task.classes) if task.classes else 0.0
+        room = CHANCE_DEVIATIONS * math.sqrt(share * (1 - share) / max(task.test, 1))
+        if score <= 100 * (share + room):
+            yield (
+                f"The model does not know {task.name} before training ({score:.1f} %, guessing "
+                f"{100 * share:.1f} %): there is nothing to forget there."
+            )
+
+
+NAME = "frontier"
+WORDS = (
+    "Learned is the score on new data after training; forgotten is what was lost on the data that "
+    "must be kept, in points. A line joins the settings of one method from its smallest rate to "
+    "its largest."
+)
+MEASURES = (
+    "New: the accuracy on new data right after training on them, in percent. Fgt: forgetting, the "
+    "points that the data to keep lost until the end."
+)
+SEVERAL = " Where a share was varied too, there is a line for each rate."
+
+
+def write(found: FoundFrontier, out: Path) -> FoundFrontier:
+    """The page and the figure in ``out``; the same frontier, which knows where they are."""
+    drawn = save_figures([figure(found)], out)
+    path = out / f"{NAME}.html"
+    write_text(path, html(page(found)))
+    image = next(file for file in drawn if file.suffix == ".png")
+    return replace(found, files={"page": str(path), "figure": str(image)})
+
+
+def figure(found: FoundFrontier) -> ChartFigure:
+    """Forgetting against learning, a curve for each method."""
+    curves = found.frontier.curves
+    points = [_point(setting) for curve in curves.values() for setting in curve.settings]
+    bands = list(bands_of(found.frontier))
+    several = SEVERAL if any(point.line for point in points) else ""
+    return ChartFigure(
+        NAME,
+        "Forgetting against learning",
+        f"Forgetting against learning for {plural(len(curves), 'method')}. {BETTER}",
+        frontier(points, Palette(curves), bands),
+        settings_table(found),
+        f"{BETTER} {WORDS}{several} {DEVIATION}{BAND if bands else ''}",
+    )
+
+
+def _point(setting: SweepSetting) -> FrontierPoint:
+    learned, forgotten = _spread(setting, "learned"), _spread(setting, "forgotten")
+    name, idle = setting.name.replace("=", " "), not setting.learned_something
+    label = f"{setting.method}, {name}"
+    return frontier_point(setting.method, label, learned, forgotten, name, idle, setting.line)
+
+
+def _spread(setting: SweepSetting, of: str) -> Spread:
+    found = spread([getattr(run, of) for run in setting.runs.values()])
+    assert found is not None, "a setting has at least one run"
+    return found
+
+
+def _cell(setting: SweepSetting, of: str) -> TableCell | None:
+    return spread_cell(_spread(setting, of), idle=not setting.learned_something)
+
+
+def settings_table(found: FoundFrontier) -> Table:
+    """Every setting: what it learned and forgot, and what is known at the end."""
+    sections = []
+    for curve in found.frontier.curves.values():
+        lines = (
+            Line(
+                setting.name,
+                tuple(_cell(setting, of) for of in ("learned", "forgotten", "final")),
+            )
+            for setting in curve.settings
+        )
+        sections.append(Section(curve.name, tuple(lines)))
+    columns = (
+        Column("Learned", better=1, explanation="score on new data after training, in percent"),
+        Column("Forgotten", better=-1, explanation="points lost on what must be kept"),
+        Column("At the end", better=1, explanation="old and new data together, in percent"),
+    )
+    caption = "Every setting: mean ± standard deviation over seeds"
+    return Table(caption, "Setting", columns, tuple(sections))
+
+
+def _equal(found: FoundFrontier) -> Table | None:
+    return equal_table("this search", [SectionFrontier("", found.frontier)])
+
+
+def page(found: FoundFrontier) -> Page:
+    """One sentence, one figure, one table, and the lines to use what was best."""
+    equal = _equal(found)
+    blocks: list[Block] = [Paragraph(spelled(found), "note"), figure(found)]
+    if found.remarks:
+        blocks.append(ItemList("What to know", found.remarks, "warning"))
+    blocks += [equal] if equal else []
+    if best := _best(found):
+        blocks.append(replace(best.use, title=f"{best.use.title}: {best}"))
+    details = Fold("Every setting", (settings_table(found),))
+    return Page(
+        found.title,
+        (Part("", tuple(blocks), QUESTION, found.sentence), Part("Details", (details,))),
+        f"{plural(len(found.records), 'run')}",
+    )
+
+
+def spelled(found: FoundFrontier) -> str:
+    """What the abbreviations mean, said where a reader meets them first."""
+    labels = " ".join(found.frontier.curves)
+    used = (f"{name}: {words}." for name, words in RULES.items() if name in labels.split())
+    return " ".join(filter(None, (MEASURES, *used, found.untrained)))
+
+
+def _best(found: FoundFrontier) -> BestSetting | None:
+    try:
+        return found.winner
+    except ValueError:
+        return None
+
+
+def text(found: FoundFrontier) -> str:
+    """The sentence, the table, the lines of code and the files, for a terminal."""
+    return "\n".join(_lines(found))
+
+
+def _lines(found: FoundFrontier) -> Iterator[str]:
+    table = _equal(found) or settings_table(found)
+    yield from (spelled(found), "")
+    yield from (visible(table.caption), *table.plain(), *map(visible, table.notes), "")
+    yield from (*map(visible, found.remarks), visible(found.sentence), "")
+    if best := _best(found):
+        lines = (f"    {visible_lines(line)}".rstrip() for line in best.code)
+        yield from (f"{best.use.title}: {visible(str(best))}", *lines, "")
+    if found.files:
+        yield f"figure: {found.files['figure']}; page: {found.files['page']}"
+
+
+def notebook(found: FoundFrontier) -> str:
+    """The sentence, the figure and the remarks as HTML."""
+    remarks = "".join(f"<li>{escaping.escape(visible(r))}</li>" for r in found.remarks)
+    listed = f"<ul>{remarks}</ul>" if remarks else ""
+    return f"<p>{escaping.escape(found.sentence)}</p>{svg_of(figure(found))}{listed}"

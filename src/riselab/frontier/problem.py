@@ -1,0 +1,309 @@
+"""From a person's model and data to the settings that all runs of a search share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from risegrad.common.checks import check_choice
+from risegrad.common.settings import Checked, Count, Limits, Positive
+
+SHARES = (0.25, 0.5, 0.75)
+"""How far from the start to the trained weights interpolation looks."""
+
+BLOCK = 64
+CLIP = 1.0
+ADAMW_RATES = (1e-3, 3e-4, 3e-3, 1e-4, 1e-2)
+"""The most useful first: with little time only the first three are run."""
+SHAPED_RATES = (3e-3, 1e-3, 1e-2, 3e-4, 3e-2)
+"""Of rules that keep a part of each step."""
+SGD_RATES, SGD_LORA_RATES = (1e-2, 3e-3, 3e-2, 1e-3, 1e-1), (0.1, 0.03, 0.3, 0.01, 0.9)
+"""With momentum for whole networks, and without for LoRA, as the lab's language experiments."""
+
+
+@dataclass(frozen=True)
+class FrontierMethod:
+    """One curve: what its runs set, and at which rates."""
+
+    label: str
+    rates: tuple[float, ...]
+    rule: dict[str, Any] = field(default_factory=lambda: {"name": "fo"})
+    optimizer: str = "adamw"
+    additions: tuple[dict[str, Any], ...] = ()
+    lora_rates: tuple[float, ...] = ()
+    """where LoRA needs others"""
+    reference: bool = False
+    of: str = ""
+    """the method from whose runs it is read, where it has none of its own"""
+
+    @property
+    def remembers(self) -> bool:
+        """Whether its runs have a memory."""
+        return str(self.rule["name"]).startswith("informed")
+
+    def rates_for(self, lora: bool, scale: float) -> tuple[float, ...]:
+        """The rates for LoRA or a whole network, in round numbers."""
+        given = (self.lora_rates if lora else ()) or self.rates
+        return tuple(float(f"{scale * rate:.1g}") for rate in given)
+
+    def row(self, lora: bool) -> dict[str, Any]:
+        """What the method's runs set."""
+        budget: dict[str, Any] = {"optimizer": self.optimizer}
+        if self.optimizer == "sgd" and lora:
+            budget["momentum"] = 0.0
+        found = {"rule": self.rule, "adapter": budget, "head": budget}
+        return found | ({"additions": list(self.additions)} if self.additions else {})
+
+
+METHODS: dict[str, FrontierMethod] = {
+    "adamw": FrontierMethod("FO (AdamW)", ADAMW_RATES, reference=True),
+    "sgd": FrontierMethod(
+        "FO (SGD)", SGD_RATES, optimizer="sgd", lora_rates=SGD_LORA_RATES, reference=True
+    ),
+    "rise": FrontierMethod("RISE", SHAPED_RATES, {"name": "rise", "chunk": BLOCK}),
+    "informed": FrontierMethod("informed", SHAPED_RATES, {"name": "informed"}),
+    "interpolation": FrontierMethod("interpolation", ADAMW_RATES, of="adamw"),
+    "rise-update": FrontierMethod(
+        "RISE on the update", SHAPED_RATES, {"name": "rise", "chunk": BLOCK, "on": "update"}
+    ),
+    "covariance-noise": FrontierMethod(
+        "covariance noise", SHAPED_RATES, {"name": "covariance-noise", "chunk": BLOCK}
+    ),
+    "ewc": FrontierMethod(
+        "EWC", SHAPED_RATES, additions=({"name": "ewc", "weight": 100.0, "samples": 200},)
+    ),
+}
+USUAL = ("adamw", "sgd", "rise", "informed", "interpolation")
+
+
+def chosen(names: Sequence[str]) -> dict[str, FrontierMethod]:
+    """The methods of these names, the usual ones without any; a reference is always there."""
+    for name in names:
+        check_choice("methods", name, METHODS)
+    wanted = list(names) or list(USUAL)
+    wanted += [METHODS[name].of for name in wanted if METHODS[name].of]
+    if not any(METHODS[name].reference for name in wanted):
+        wanted.insert(0, "adamw")
+    return {name: METHODS[name] for name in METHODS if name in wanted}
+
+
+OUT = "out/frontier"
+
+
+@dataclass(frozen=True)
+class FrontierSettings(Checked):
+    """Time, methods and sizes of the grid; what takes too long is cut, and that is said."""
+
+    minutes: Positive = 20.0
+    """The time for all runs, those of an earlier and interrupted command included."""
+    methods: tuple[str, ...] = ()
+    """Names of ``METHODS``; empty: the usual ones."""
+    full: bool = False
+    """Texts: train all weights of the model instead of a LoRA."""
+    out: str = OUT
+    """The folder of runs, page and figure. The same folder goes on where it stopped."""
+    seeds: Annotated[int, Limits(at_least=1, at_most=20)] = 3
+    """At most so many; an interval needs two."""
+    rates: Annotated[int, Limits(at_least=2, at_most=5)] = 5
+    """At most so many learning rates of each method."""
+    epochs: Count = 0
+    """Passes over the new data; 0: one for texts, five for images and own problems."""
+    teach: Count = 20
+    """Images: in how many epochs the network learns what is to be kept, before anything is
+    compared; 0: it knows it already."""
+    examples: Count = 0
+    """Training examples of each set; 0: as many as the time allows."""
+    changes: tuple[str, ...] = ()
+    """``section.key=value`` of any setting of the runs, such as ``model.rank=16``."""
+
+
+TEXT_FILES = tuple(f"{stem}.json{end}" for stem in ("train", "test") for end in ("", ".gz"))
+TEXT_HOSTS = {
+    "seq2seq": ("seq-lora",),
+    "decoder": ("seq-lora",),
+    "encoder": ("label-encoder", "seq-lora"),
+}
+"""By kind of language model: its host, the first that there is."""
+CUT_TEXTS, CUT_IMAGES = ("train_size", "test_size"), ("train_per_class", "test_per_class")
+"""Settings of the streams that limit how many examples there are."""
+FULL_SCALES = {"adamw": 0.1}
+"""For all weights of a text model: AdamW moves each of them by about its rate in every step."""
+FULL_MEMORY = {"rank": 64}
+"""What ``remember`` keeps of such models, too: all eigenpairs take minutes and slow every step."""
+SMALL = 32
+"""Height and width of image files for the small network."""
+
+
+@dataclass(frozen=True)
+class FrontierProblem:
+    """What is kept and learned, and by which model; ``sections`` are those of an experiment."""
+
+    title: str
+    domain: str
+    sections: dict[str, Any]
+    lora: bool = False
+    scales: dict[str, float] = field(default_factory=dict)
+    """by optimizer, of its learning rates: those of large pretrained networks are smaller"""
+    cuts: tuple[str, ...] = ()
+    """settings of the stream that limit training and test examples; none: they cannot be cut"""
+    given: dict[str, Path] = field(default_factory=dict)
+    """by the names that the stream knows them by: where the data are"""
+    memory: dict[str, Any] = field(default_factory=dict)
+    """settings of the memory, for runs that have one"""
+
+    def link(self, out: Path) -> Path:
+        """A folder in which the given data lie side by side, as one stream wants them."""
+        folder = out / "data"
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.iterdir():
+            if old.is_symlink():
+                old.unlink()
+        for name, path in self.given.items():
+            (folder / name).symlink_to(path.absolute(), target_is_directory=path.is_dir())
+        return folder
+
+
+def problem_of(
+    model: str | Callable[[int], Any],
+    keep: Sequence[str],
+    new: Sequence[str],
+    settings: FrontierSettings,
+) -> FrontierProblem:
+    """Texts, images, or a function that makes everything."""
+    if callable(model) or (":" in model and not Path(model).exists()):
+        return _own(model, keep, new, settings)
+    if not keep or not new:
+        missing = "keep" if not keep else "new"
+        raise ValueError(f"{missing} must name at least one set of data, got none")
+    kinds = {place: _kind(Path(place).expanduser()) for place in (*keep, *new)}
+    if len(set(kinds.values())) > 1:
+        told = ", ".join(f"{place} ({kind})" for place, kind in kinds.items())
+        raise ValueError(f"keep and new must be of one kind, got {told}")
+    if len(kinds) < len(keep) + len(new):
+        raise ValueError("keep and new must be different sets of data, got one twice")
+    make = _texts if "texts" in kinds.values() else _images
+    return make(model, keep, new, settings)
+
+
+def _kind(path: Path) -> str:
+    if not path.exists():
+        raise ValueError(f"there are no data at {str(path)!r}")
+    if path.suffix == ".npz":
+        return "images"
+    if path.is_dir() and any((path / name).is_file() for name in TEXT_FILES):
+        return "texts"
+    if path.is_dir() and any(entry.is_dir() for entry in path.iterdir()):
+        return "images"
+    raise ValueError(
+        f"data must be a folder of texts (train.json and test.json), an .npz of images or a folder "
+        f"of images (CLASS/* or train/CLASS/*), got {str(path)!r}"
+    )
+
+
+def _title(learner: str, new: Sequence[str], keep: Sequence[str]) -> str:
+    names = [", ".join(Path(place).stem for place in places) for places in (new, keep)]
+    return f"{learner} learns {names[0]}: what is left of {names[1]}?"
+
+
+def _texts(
+    model: str, keep: Sequence[str], new: Sequence[str], settings: FrontierSettings
+) -> FrontierProblem:
+    given = {Path(place).name: Path(place).expanduser() for place in (*keep, *new)}
+    if any(change.startswith("model.trains") for change in settings.changes):
+        raise ValueError("model.trains cannot be set: it is full (--full) that chooses all weights")
+    if len(given) < len(keep) + len(new):
+        raise ValueError("folders of texts must have different names, which are those of the tasks")
+    folder = Path(model).expanduser()
+    place = {"weights": str(folder)} if folder.is_dir() else {"name": model}
+    trains = {"trains": "all"} if settings.full else {}
+    sections = {
+        "stream": {"name": "frontier", "tasks": list(given), "known": len(keep)},
+        "model": place | {"source_length": 256, "cut": "text"} | trains,
+        "host": {"name": _text_host(model)},
+        "adapter": {"epochs": settings.epochs or 1, "clip": CLIP},
+        "loop": {"batch": 8},
+    }
+    learner = f"{folder.name} (all weights)" if settings.full else folder.name
+    problem = FrontierProblem(
+        _title(learner, new, keep), "language", sections, not settings.full, {}, CUT_TEXTS, given
+    )
+    return replace(problem, scales=FULL_SCALES, memory=FULL_MEMORY) if settings.full else problem
+
+
+def _text_host(model: str) -> str:
+    from riselab.continual.language.hosts.names import SUMMARIES
+    from riselab.continual.language.models import kind_of_place
+
+    return next(host for host in TEXT_HOSTS[kind_of_place(model)] if host in SUMMARIES)
+
+
+def _images(
+    model: str, keep: Sequence[str], new: Sequence[str], settings: FrontierSettings
+) -> FrontierProblem:
+    from riselab.continual.vision.models import MLP
+
+    _check_not_full(model, settings)
+    paths = [Path(place).expanduser() for place in (*keep, *new)]
+    given = {f"{number:02d}-{path.name}": path for number, path in enumerate(paths)}
+    small = model == MLP
+    budget = {
+        "epochs": settings.epochs or 5, "schedule": "constant", "weight_decay": 0.0, "clip": CLIP,
+    }  # fmt: skip
+    sections = {
+        "stream": {
+            "name": "frontier", "source": "sessions", "kind": "domains", "known": len(keep),
+            "augment": "none", "test_view": "direct",
+            "image_size": _side(paths[0]) if small else 224,
+        },
+        "model": {"name": model, "pretrained": not small, "base_epochs": settings.teach,
+                  "base_lr": 3e-3 if small else 1e-4},
+        "host": {"name": "fine-tune"},
+        "head": budget,
+        "adapter": budget,
+    }  # fmt: skip
+    scales = {} if small else {"adamw": 0.1, "sgd": 0.1}
+    title = _title(Path(model).name, new, keep)
+    return FrontierProblem(title, "vision", sections, False, scales, CUT_IMAGES, given)
+
+
+def _check_not_full(model: object, settings: FrontierSettings) -> None:
+    """What changes nothing is a mistake or a wrong hope."""
+    if settings.full:
+        raise ValueError(
+            "full must be left out but for a transformers model with texts: all weights of other "
+            f"models train anyway, got it with {model!r}"
+        )
+
+
+def _side(path: Path) -> int:
+    """Of the images of an ``.npz``; files of images have all sizes and get a small one."""
+    from riselab.continual.vision.streams.sources import npz
+
+    return int(npz(path).train.load(0).shape[-1]) if path.suffix == ".npz" else SMALL
+
+
+def _own(
+    model: str | Callable[[int], Any],
+    keep: Sequence[str],
+    new: Sequence[str],
+    settings: FrontierSettings,
+) -> FrontierProblem:
+    from riselab.continual.custom import maker, name_of
+
+    _check_not_full(model, settings)
+    if keep or new:
+        raise ValueError("a function makes its own data: keep and new must be left out")
+    name = name_of(model) if callable(model) else model
+    maker(name)
+    sections = {
+        "stream": {"problem": name},
+        "host": {"name": "own-model"},
+        "adapter": {
+            "epochs": settings.epochs or 5, "schedule": "constant", "weight_decay": 0.0,
+            "clip": CLIP,
+        },
+    }  # fmt: skip
+    shown = getattr(model, "__name__", model)
+    return FrontierProblem(f"{shown}: what is left of what must be kept?", "own", sections)

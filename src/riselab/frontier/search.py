@@ -1,0 +1,79 @@
+"""``risegrad.frontier``: what one's own model forgets at each amount of learning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+from risegrad.common.imports import need
+from riselab.frontier.problem import FrontierSettings
+
+if TYPE_CHECKING:
+    from riselab.frontier.found import FoundFrontier
+
+Places = str | Path | Sequence[str | Path]
+
+
+class FrontierTrained(TypedDict, total=False):
+    """What of the model is trained, as a further keyword of ``frontier``."""
+
+    full: bool
+    """Texts: all weights of the model instead of a LoRA (False)."""
+
+
+def frontier(
+    model: str | Path | Callable[[int], Any],
+    *,
+    keep: Places = (),
+    new: Places = (),
+    minutes: float | None = None,
+    methods: Sequence[str] = (),
+    out: str | Path = "",
+    settings: FrontierSettings | None = None,
+    show: bool = True,
+    **trained: Unpack[FrontierTrained],
+) -> FoundFrontier:
+    """Train ``model`` on ``new`` by several methods, and see what is left of ``keep``.
+
+    ``model`` is a transformers folder or hub name with text data, ``"mlp"`` or a timm name with
+    image data, or a function (or its name, ``"module:function"``) that takes a seed and returns an
+    ``OwnProblem``, without ``keep`` and ``new``. Data are folders of texts, ``.npz`` files or
+    folders of images. With ``full=True`` all weights of a text model train, and not a LoRA. Runs
+    are kept in ``out``: the same call goes on where it stopped. With ``show``, a line for each run
+    is printed. Everything else is in ``settings``.
+    """
+    check_extras()
+    given: dict[str, Any] = {"minutes": minutes, "methods": tuple(methods), "out": str(out)}
+    given |= trained
+    from riselab.frontier.found import FoundFrontier, write
+    from riselab.frontier.grid import FrontierGrid
+    from riselab.frontier.problem import problem_of
+
+    wanted = replace(
+        settings or FrontierSettings(), **{name: value for name, value in given.items() if value}
+    )
+    place = model if callable(model) else str(model)
+    problem = problem_of(place, _places(keep), _places(new), wanted)
+    grid = FrontierGrid(problem, wanted, say=print if show else _silent)
+    grid.run()
+    found = FoundFrontier(
+        problem.title, grid.methods, grid.records(), grid.cut, grid.failed(), grid.targets()
+    )
+    return write(found, grid.out)
+
+
+def check_extras() -> None:
+    """What the page at the end needs must be there before the first run."""
+    for module in ("altair", "jinja2", "vl_convert"):
+        need(module, "lab", "rise frontier")
+
+
+def _places(given: Places) -> tuple[str, ...]:
+    several = (given,) if isinstance(given, str | Path) else given
+    return tuple(str(place) for place in several)
+
+
+def _silent(line: str) -> None:
+    """Say nothing."""

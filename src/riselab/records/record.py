@@ -1,0 +1,230 @@
+"""Records: what a run leaves behind, one JSON file each; ``docs/records.md`` explains the fields.
+
+``write_record`` checks what it writes with the reader's own rules, so that whatever it wrote can be
+read, and seals it: what was changed afterwards is refused. Keys that this version does not know are
+ignored; another ``schema`` is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from risegrad.common.environment import environment
+from risegrad.common.files import write_json
+from risegrad.common.seal import SCHEMA, SEALED, digest, seal, sealed
+from riselab.records.reader import (
+    JsonPart,
+    NotARecord,
+    Record,
+    RecordError,
+    Result,
+    ScoreRecord,
+    decode,
+    deeper_than,
+)
+
+NAME = "record.json"
+"""What a run calls its record; in a folder, other ``*.json`` files may be records too."""
+
+LARGEST = 256 * 2**20  # bytes; a record is far smaller, a file beyond this is a mistake
+DEEPEST = 40  # levels of objects and lists within each other
+
+
+def read_record(path: Path | str) -> Record:
+    """The record in a file; a ``RecordError`` names the file and what is wrong with it."""
+    path = Path(path)
+    return _record(path, JsonPart(path, "", _load(path)))
+
+
+def read_records(paths: Iterable[Path | str]) -> tuple[list[Record], list[RecordError]]:
+    """The records in files and folders, and what could not be read.
+
+    In a folder, JSON that is no record at all is passed over unless it is called ``record.json``.
+    """
+    places = [Path(path) for path in paths]
+    given = {place.resolve() for place in places}
+    records: list[Record] = []
+    problems: list[RecordError] = []
+    for path in find_records(places):
+        try:
+            records.append(read_record(path))
+        except NotARecord as error:
+            if path.name == NAME or path.resolve() in given:
+                problems.append(error)
+        except RecordError as error:
+            problems.append(error)
+    return records, problems
+
+
+def find_records(paths: Iterable[Path | str]) -> list[Path]:
+    """The files that may be records, each once: files as given, ``*.json`` below folders, sorted.
+
+    Hidden files and folders are left out: they are unfinished writes, caches and the like.
+    """
+    found: dict[Path, Path] = {}
+    for path in map(Path, paths):
+        for file in _below(path) if path.is_dir() else [path]:
+            found.setdefault(file.resolve(), file)
+    return list(found.values())
+
+
+def write_record(path: Path | str, content: dict[str, Any]) -> None:
+    """Seal, check and write atomically: a reader sees the old file or the whole new one."""
+    path = Path(path)
+    content = sealed(_faithful(path, content))
+    _record(path, JsonPart(path, "", content))
+    write_json(path, content)
+
+
+def rename_row(path: Path, row: Mapping[str, Any]) -> None:
+    """Let a record that can be read stand in another row; everything else stays as it is."""
+    content: dict[str, Any] = _load(path)
+    if content["row"] != row:
+        write_json(path, content | {"row": dict(row)})
+
+
+def _below(folder: Path) -> list[Path]:
+    found = []
+    for parent, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        names = sorted(name for name in files if name.endswith(".json") and name[0] != ".")
+        found += [Path(parent, name) for name in names if Path(parent, name).is_file()]
+    return found
+
+
+def _load(path: Path) -> Any:
+    try:
+        if path.stat().st_size > LARGEST:
+            raise RecordError(path, f"larger than {LARGEST // 2**20} MiB: this is no record")
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise RecordError(path, f"cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise RecordError(path, "is not UTF-8 text") from error
+    if not text.strip():
+        raise RecordError(path, "is empty")
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RecordError(path, f"is not complete JSON ({error})") from error
+    return _faithful(path, content)
+
+
+def _faithful(path: Path, content: Any) -> Any:
+    """Content that every JSON reader and UTF-8 can carry: no NaN, infinity or half a character."""
+    if deeper_than(DEEPEST, content):
+        raise RecordError(path, f"is nested deeper than {DEEPEST} levels: this is no record")
+    try:
+        json.dumps(content, allow_nan=False, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise RecordError(path, "has text that is not Unicode") from error
+    except ValueError as error:
+        raise RecordError(path, "has NaN or infinity; write null where undefined") from error
+    except TypeError as error:
+        raise RecordError(path, str(error)) from error
+    return content
+
+
+def _record(path: Path, part: JsonPart) -> Record:
+    if not part.content.keys() & {"row", "result"}:
+        raise NotARecord(path, "is not a record: neither row nor result")
+    schema = part.integer("schema")
+    if schema > SCHEMA:
+        raise RecordError(path, f"has schema {schema}, newer than {SCHEMA}, the newest known here")
+    if schema < SCHEMA:
+        raise RecordError(path, f"has schema {schema}, which does not say what was read; run again")
+    record = decode(Record, part)
+    _check_result(record.result, part.part("result"))
+    _check_unchanged(record, part)
+    return record
+
+
+def _check_unchanged(record: Record, part: JsonPart) -> None:
+    """A record that was edited by hand is no record of a run."""
+    if digest(part.content["identity"]) != record.id:
+        raise RecordError(record.path, "was edited: its id is not that of its settings and inputs")
+    if others := list(_others(record.identity.settings, record.config)):
+        reason = f"was edited: config does not match its id in {', '.join(others)}"
+        raise RecordError(record.path, reason)
+    if part.text("seal") != seal(part.content):
+        changed = ", ".join((*SEALED, "run.inputs"))
+        raise RecordError(record.path, f"was edited: its seal does not match ({changed})")
+
+
+def _others(own: Mapping[Any, Any], config: Mapping[Any, Any], above: str = "") -> Iterator[str]:
+    """The places where the whole configuration says something else than its essence."""
+    for key, value in own.items():
+        found = config.get(key)
+        if isinstance(value, Mapping) and isinstance(found, Mapping):
+            yield from _others(value, found, f"{above}{key}.")
+        elif isinstance(value, list) and isinstance(found, list) and len(value) == len(found):
+            numbered = dict(enumerate(value)), dict(enumerate(found))
+            yield from _others(*numbered, f"{above}{key}.")
+        elif found != value:
+            yield f"{above}{key}"
+
+
+def _check_result(result: Result, part: JsonPart) -> None:
+    """What one field says about another."""
+    tasks, scores = len(result.tasks), part.part("scores")
+    for name, score in result.scores.items():
+        _check_score(score, scores, name, tasks)
+    if result.main_score not in result.scores:
+        raise part.fail("main_score", f"one of {sorted(result.scores)}")
+    for name, values in result.before.items():
+        if len(values) > tasks:
+            raise part.part("before").fail(name, f"at most {tasks} numbers")
+
+
+def _check_score(score: ScoreRecord, scores: JsonPart, name: str, tasks: int) -> None:
+    if len(score.matrix) != tasks:
+        raise scores.part(name).fail("matrix", f"one row per task, {tasks} here")
+    for t, row in enumerate(score.matrix):
+        if len(row) > tasks:
+            raise scores.part(name).numbered("matrix").fail(str(t), f"at most {tasks} numbers")
+    if len(score.union) > tasks:
+        raise scores.part(name).fail("union", f"at most {tasks} numbers")
+    if score.union and len(score.union) != tasks:
+        raise scores.part(name).fail("union", f"one number per task, {tasks} here, or none")
+
+
+def provenance() -> dict[str, Any]:
+    """The commit and the software in one: for results that are no records."""
+    return {"git": git(), **environment()}
+
+
+def git() -> dict[str, Any]:
+    """Commit of the source tree and whether it was changed since; empty without a checkout."""
+    here = Path(__file__).resolve()
+    try:
+        top = Path(_git(here.parent, "rev-parse", "--show-toplevel")).resolve()
+        # Installed into an environment inside another project's checkout, that one is not ours.
+        if top / "src" / here.relative_to(here.parents[2]) != here:
+            return {}
+        commit = _git(here.parent, "rev-parse", "HEAD")
+        dirty = _git(here.parent, "status", "--porcelain", "--untracked-files=all", "--", ":/src")
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return {"commit": commit, "dirty": bool(dirty)}
+
+
+@cache
+def loaded_git() -> dict[str, Any]:
+    """``git`` as it was at the first run of this process: its sources have been loaded since."""
+    return git()
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    """Of the repository around ``folder``, whoever owns it and wherever this was called from."""
+    command = ["git", "-C", str(folder), "-c", "safe.directory=*", *arguments]
+    environment = {name: value for name, value in os.environ.items() if name[:4] != "GIT_"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=60, env=environment
+    )
+    return done.stdout.strip()

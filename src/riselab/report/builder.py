@@ -1,0 +1,289 @@
+"""From records to a report: what it says, its page, and the files that ``rise report`` writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from risegrad.common.files import write_text
+from riselab.experiments.file import LibraryEntry, library
+from riselab.pages.looks import Palette
+from riselab.pages.page import (
+    Block,
+    Fold,
+    ItemList,
+    Page,
+    Paragraph,
+    Part,
+    Row,
+    html,
+    markdown,
+    save_figures,
+)
+from riselab.pages.tables import Table
+from riselab.pages.text import plural, visible
+from riselab.records.reader import Record, RecordError
+from riselab.report.differences import Difference, difference_table, differences, headline, left_out
+from riselab.report.figures import frontier_figure, matrix_figure, stream_figure, sweep_figures
+from riselab.report.methods import Method, SectionFrontier, equal_table, frontiers, methods, sweeps
+from riselab.report.provenance import notes, run_table, summary_line
+from riselab.report.rows import ReportedExperiment, gather
+from riselab.report.tables import (
+    KNOWN,
+    choice_sentence,
+    choice_table,
+    costs,
+    other_metrics,
+    query_table,
+    results,
+    score_names,
+    score_table,
+)
+
+TITLE = "RISE report"
+QUESTION = "Which method forgets least while it learns as much?"
+RULES = {
+    "FO": "first-order: steps along exact gradients, as AdamW and SGD make them",
+    "ZO": "zeroth-order: steps from function values alone",
+    "RISE": "exact gradients, shaped at random within blocks",
+}
+GLOSSARY = (
+    *((m.title, m.meaning) for m in KNOWN),
+    *RULES.items(),
+    ("±", "sample standard deviation over seeds"),
+    ("bold", "the best mean of a column; underlined: the second. Not of forgetting alone, which "
+             "every smaller step lowers"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Chapter:
+    """What is said of one experiment."""
+
+    experiment: ReportedExperiment
+
+    @cached_property
+    def methods(self) -> list[Method]:
+        """Its rows, those of one sweep together."""
+        return methods(self.experiment)
+
+    @cached_property
+    def frontiers(self) -> list[SectionFrontier]:
+        """Where methods were swept."""
+        return frontiers(self.methods)
+
+    @cached_property
+    def differences(self) -> list[Difference]:
+        """Of every row to its baseline, paired by seed."""
+        return list(differences(self.experiment))
+
+    @cached_property
+    def equal(self) -> Table | None:
+        """The methods at equal learning."""
+        return equal_table(self.experiment.name, self.frontiers, self.methods)
+
+    @cached_property
+    def results(self) -> Table:
+        """Every row by itself."""
+        return results(self.experiment)
+
+    @property
+    def choice(self) -> str:
+        """Which settings were chosen on validation data; empty where none were."""
+        return choice_sentence(self.experiment)
+
+    @property
+    def headline(self) -> str:
+        """The finding in a sentence: at equal learning where that can be said."""
+        said = " ".join(one.sentence for one in self.frontiers)
+        return said or headline(self.differences)
+
+    @property
+    def known(self) -> LibraryEntry:
+        """What the package knows of the experiment; of one's own it knows nothing."""
+        return library().get(self.experiment.name) or LibraryEntry(Path(), "")
+
+    @property
+    def title(self) -> str:
+        """The title of an experiment that comes with the package, else its name."""
+        return self.known.title or self.experiment.name
+
+    def first(self, palette: Palette, title: str) -> Part:
+        """What a reader sees first: a sentence, the figure, the methods at equal learning.
+
+        Rows of a sweep are compared there; each by itself is a detail.
+        """
+        blocks = (
+            frontier_figure(self.experiment, self.methods, palette, self.frontiers),
+            Paragraph(self.choice, "note") if self.choice else None,
+            self.equal or self.results,
+            Paragraph(summary_line(self.experiment), "note"),
+        )
+        question = self.known.question or QUESTION
+        return Part(title, tuple(block for block in blocks if block), question, self.headline)
+
+    def details(self, palette: Palette) -> Part:
+        """Everything else, folded away."""
+        one, found = self.experiment, self.methods
+        scores = score_names(one)
+        queries = list(sweeps(one))
+        folds: dict[str, Sequence[Block | None]] = {
+            "Every setting by itself": [self.results if self.equal else None],
+            "The choice on validation data": [choice_table(one)],
+            "Against the baseline, metric by metric": list(self._compared()),
+            "Accuracy over the stream": [stream_figure(one, found, palette, s) for s in scores],
+            "The number of queries": [
+                Row(tuple(sweep_figures(one, found, palette))) if queries else None,
+                *(query_table(rows, of) for of, rows in queries),
+            ],
+            "Accuracy matrices": [matrix_figure(one, score) for score in scores],
+            "Time and memory": [costs(one)],
+            "Scores side by side": [score_table(one)],
+            "Other metrics": [other_metrics(one)],
+        }
+        made = (Fold(title, tuple(b for b in blocks if b)) for title, blocks in folds.items())
+        return Part(f"Details of {one.name}", tuple(fold for fold in made if fold.blocks))
+
+    def _compared(self) -> Iterator[Block | None]:
+        yield difference_table(self.experiment, self.differences)
+        if said := left_out(self.experiment):
+            yield Paragraph(said, "note")
+
+    def numbers(self) -> dict[str, Any]:
+        """Plain data, which the page carries for further work."""
+        return {
+            "name": self.experiment.name,
+            "rows": [
+                {
+                    "label": row.label,
+                    "section": row.section,
+                    "baseline": row.baseline,
+                    "runs": [
+                        {"id": run.id, "seed": run.seed, "metrics": dict(run.result.metrics)}
+                        for run in row.runs
+                    ],
+                }
+                for row in self.experiment.rows
+            ],
+            "equal_learning": [
+                asdict(found) | {"verdict": found.verdict}
+                for frontier in self.frontiers
+                for found in frontier.found.comparisons
+            ],
+            "differences": [
+                {
+                    "row": found.row.label,
+                    "baseline": found.baseline.label,
+                    "metric": found.metric.key,
+                    "verdict": found.verdict,
+                    "interval": asdict(found.interval) if found.interval else None,
+                }
+                for found in self.differences
+            ],
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """A chapter for each experiment, and what a reader should know of how it was made."""
+
+    chapters: tuple[Chapter, ...]
+    left_out: tuple[str, ...]
+    """files that could not be used, with the reason"""
+    remarks: tuple[str, ...]
+    """how runs became rows"""
+
+    @property
+    def experiments(self) -> list[ReportedExperiment]:
+        """The experiments of all chapters."""
+        return [chapter.experiment for chapter in self.chapters]
+
+    @cached_property
+    def page(self) -> Page:
+        """Every experiment's first screen, then everything else folded away."""
+        chapters, alone = self.chapters, len(self.chapters) == 1
+        palette = Palette(method.name for chapter in chapters for method in chapter.methods)
+        runs = sum(len(experiment.runs()) for experiment in self.experiments)
+        counted = f"{plural(len(chapters), 'experiment')}, {plural(runs, 'run')}"
+        first = (chapter.first(palette, "" if alone else chapter.title) for chapter in chapters)
+        warnings = (("Files left out", self.left_out), ("How runs became rows", self.remarks))
+        return Page(
+            chapters[0].title if alone else TITLE,
+            (
+                *first,
+                *(chapter.details(palette) for chapter in chapters),
+                *self._runs(),
+            ),
+            counted if len(chapters) > 1 else "",
+            tuple(ItemList(title, items, "warning") for title, items in warnings if items),
+            GLOSSARY,
+            self.numbers(),
+        )  # fmt: skip
+
+    def _runs(self) -> Iterator[Part]:
+        said = tuple(notes(self.experiments))
+        folds = [Fold("Every run with its seed, time and commit", (run_table(self.experiments),))]
+        folds += [Fold("Notes of the runs", (ItemList("", said),))] if said else []
+        yield Part("Runs", tuple(folds))
+
+    def numbers(self) -> dict[str, Any]:
+        """The report as plain data."""
+        return {
+            "experiments": [chapter.numbers() for chapter in self.chapters],
+            "left_out": list(self.left_out),
+            "remarks": list(self.remarks),
+        }
+
+    def plain(self) -> str:
+        """The results and what was found, for a terminal, where one sees the last lines."""
+        lines: list[str] = []
+        for chapter in self.chapters:
+            tables = [table for table in (chapter.results, chapter.equal) if table]
+            for table in tables:
+                notes = map(visible, table.notes if table is chapter.equal else ())
+                lines += [visible(table.caption), *table.plain(), *notes, ""]
+            lines += [visible(said) for said in (chapter.choice, chapter.headline) if said] + [""]
+        return "\n".join(lines)
+
+
+def build(
+    records: Iterable[Record],
+    problems: Sequence[RecordError] = (),
+    baseline: str | None = None,
+) -> Report:
+    """From records to a report; ``problems`` are the files that could not be read."""
+    experiments, remarks = gather(records, baseline)
+    return Report(
+        tuple(map(Chapter, experiments)),
+        tuple(str(problem) for problem in problems),
+        tuple(remarks),
+    )
+
+
+def write_report(report: Report, out: Path, figures: Path | None = None) -> list[Path]:
+    """The page at ``out`` and its tables as Markdown beside it; returns the paths of both.
+
+    Both texts are made before the first is written, so that a failure leaves the old ones. The
+    charts go to the folder ``figures`` if there is one, each as SVG and as PNG.
+    """
+    texts = {out: html(report.page), out.with_suffix(".md"): markdown(report.page)}
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        for path, text in texts.items():
+            write_text(path, text)
+    except OSError as error:
+        raise _unwritable("--out", out, error) from error
+    if figures is not None:
+        try:
+            save_figures(report.page.figures(), figures)
+        except OSError as error:
+            raise _unwritable("--figures", figures, error) from error
+    return list(texts)
+
+
+def _unwritable(option: str, path: Path, error: OSError) -> RuntimeError:
+    reason = error.strerror or str(error)
+    return RuntimeError(f"{option} must be a place that can be written, got {path} ({reason})")

@@ -1,0 +1,262 @@
+"""From single runs to the rows of tables: the runs of one row differ in their seed only."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from risegrad.common.settings import flat
+from riselab.common.inputs import essential, words
+from riselab.common.intervals import Spread, spread
+from riselab.experiments.file import Choice, choices
+from riselab.frontier.curves import RunPoint
+from riselab.records.reader import Record
+from riselab.report.paper import TABLES, PaperPlace, find
+from riselab.report.run_points import ALONE, UntrainedModels, learned_nothing, points
+
+
+@dataclass(frozen=True, eq=False)
+class ResultRow:
+    """The runs of one configuration, one per seed, in the order of the seeds."""
+
+    label: str
+    section: str
+    runs: tuple[Record, ...]
+    place: PaperPlace | None = None
+    """of the paper's figure that the row names"""
+    baseline: bool = False
+    untrained: UntrainedModels = ALONE
+    """of all runs of the experiment, for those that did not score their own"""
+
+    @cached_property
+    def idle(self) -> bool:
+        """Whether it learned nothing: what it keeps then says nothing, and is never the best."""
+        return learned_nothing(self.runs, self.untrained)
+
+    def points(self, method: str) -> list[RunPoint]:
+        """Its runs between learning and forgetting, as a setting of ``method``."""
+        return list(points(method, self.label, self.runs, self.untrained))
+
+    def by_seed(self, value: Callable[[Record], float | None]) -> dict[int, float]:
+        """``value`` of each run that has one, by seed."""
+        found = {run.seed: value(run) for run in self.runs}
+        return {seed: number for seed, number in found.items() if number is not None}
+
+    def spread(self, value: Callable[[Record], float | None]) -> Spread | None:
+        """Mean and deviation of ``value`` over the seeds."""
+        return spread(self.by_seed(value).values())
+
+    def metric(self, key: str) -> Spread | None:
+        """Mean and deviation of a metric over the seeds."""
+        return self.spread(metric_of(key))
+
+
+@dataclass(frozen=True, eq=False)
+class ReportedExperiment:
+    """The rows of one experiment."""
+
+    name: str
+    rows: tuple[ResultRow, ...]
+    choices: tuple[Choice, ...] = ()
+    """where settings were chosen on validation data: what was chosen"""
+
+    def baseline_of(self, row: ResultRow) -> ResultRow | None:
+        """The baseline of the row's own section, or the only one that there is."""
+        baselines = [other for other in self.rows if other.baseline]
+        near = [other for other in baselines if other.section == row.section]
+        if len(near) == 1:
+            return near[0]
+        return baselines[0] if len(baselines) == 1 else None
+
+    def runs(self) -> list[Record]:
+        """The runs of all rows."""
+        return [run for row in self.rows for run in row.runs]
+
+
+def metric_of(key: str) -> Callable[[Record], float | None]:
+    """The function that reads a metric from a record."""
+    return lambda record: record.result.metrics.get(key)
+
+
+def seconds_per_session(run: Record) -> float | None:
+    """The mean training time of a session."""
+    given = [seconds for seconds in run.run.train_seconds if seconds is not None]
+    return sum(given) / len(given) if given else None
+
+
+def kept_megabytes(run: Record) -> float | None:
+    """What the run kept of its old tasks at the end, where it says."""
+    kept = run.result.memory_bytes
+    return kept[-1] / 1e6 if kept else None
+
+
+def gather(
+    records: Iterable[Record], baseline: str | None = None
+) -> tuple[list[ReportedExperiment], list[str]]:
+    """The experiments in the order of their names, and what a reader should know of the grouping.
+
+    ``baseline`` is the label of the row to compare with, instead of those that the records mark.
+    """
+    warnings: list[str] = []
+    named: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        named[record.experiment].append(record)
+    experiments = []
+    for name in sorted(named, key=_natural):
+        chosen = tuple(choices(named[name]))
+        labelled: dict[str, list[Record]] = defaultdict(list)
+        for record in _reported(name, named[name], chosen, warnings):
+            labelled[record.row.label].append(record)
+        rows = [
+            row for label, runs in labelled.items() for row in _rows(name, label, runs, warnings)
+        ]
+        untrained = UntrainedModels.among(named[name])
+        rows = [replace(row, untrained=untrained) for row in rows]
+        rows = _marked(name, rows, baseline, warnings)
+        warnings += _different_inputs(name, rows)
+        experiments.append(ReportedExperiment(name, tuple(sorted(rows, key=_order)), chosen))
+    return experiments, warnings
+
+
+def _reported(
+    name: str, records: Sequence[Record], chosen: Sequence[Choice], warnings: list[str]
+) -> list[Record]:
+    """What is a result: no run that only decided, and none at a setting that is not chosen now."""
+    settings = {(choice.section, choice.method): choice.setting for choice in chosen}
+    tested = [record for record in records if not record.row.decides]
+    if not tested:
+        warnings.append(f"{name}: all runs are on validation data, none on test data yet")
+        return list(records)
+    kept = []
+    for record in tested:
+        row = record.row
+        now = settings.get((row.section, row.method)) if row.chosen_by else None
+        if now in (None, row.swept):
+            kept.append(record)
+        else:
+            warnings.append(f"{record.path}: left out, because {now} is chosen now")
+    return kept
+
+
+def _rows(
+    experiment: str, label: str, runs: Sequence[Record], warnings: list[str]
+) -> list[ResultRow]:
+    """One row, or one for each configuration if the runs differ in more than the seed."""
+    groups: dict[str, list[Record]] = defaultdict(list)
+    for run in runs:
+        groups[json.dumps(_essence(run), sort_keys=True)].append(run)
+    firsts = [group[0] for group in groups.values()]
+    keys = sorted({key for run in firsts for key in _essence(run)})
+    differing = [key for key in keys if len({_value(run, key) for run in firsts}) > 1]
+    if differing:
+        warnings.append(
+            f"{experiment}: runs of the row {label!r} differ in {', '.join(differing)}, "
+            "not only in the seed; each configuration has a row of its own"
+        )
+    return [
+        _row(
+            ", ".join([label, *(f"{key}={_value(group[0], key)}" for key in differing)]),
+            group,
+            warnings,
+        )
+        for group in groups.values()
+    ]
+
+
+def _essence(run: Record) -> dict[str, Any]:
+    """What the runs of one row have in common: settings other than seeds, and what was read."""
+    settings = flat(run.identity.settings)
+    own = {key: value for key, value in settings.items() if key.rpartition(".")[2] != "seed"}
+    return own | essential(inputs_of(run))
+
+
+def inputs_of(run: Record) -> Mapping[str, Any]:
+    """What was read, with the names and revisions that the run found."""
+    return run.run.inputs or run.identity.inputs
+
+
+def _value(run: Record, key: str) -> str:
+    """A setting or an input in words; a setting that is not in the essence has its default."""
+    if key in inputs_of(run):
+        return words(inputs_of(run)[key])
+    return _word(flat(run.config).get(key, flat(run.identity.settings).get(key)))
+
+
+def _different_inputs(name: str, rows: Sequence[ResultRow]) -> Iterator[str]:
+    """A remark for every input that is not the same in all rows that have it."""
+    found: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        for place, one in inputs_of(row.runs[0]).items():
+            found[place][words(one)].append(row.label)
+    for place, groups in found.items():
+        if len(groups) > 1:
+            parts = "; ".join(f"{what} in {', '.join(labels)}" for what, labels in groups.items())
+            yield f"{name}: rows differ in what was read as {place}: {parts}"
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+
+
+def _row(label: str, runs: Sequence[Record], warnings: list[str]) -> ResultRow:
+    latest: dict[int, Record] = {}
+    for run in sorted(runs, key=lambda run: (run.run.finished, str(run.path))):
+        if run.seed in latest:
+            older = latest[run.seed].path
+            warnings.append(f"{older}: the same run as {run.path}, which finished later; left out")
+        latest[run.seed] = run
+    kept = tuple(latest[seed] for seed in sorted(latest))
+    row = kept[0].row
+    place = _place(kept[0], warnings)
+    return ResultRow(label, row.section, kept, place, row.baseline)
+
+
+def _place(run: Record, warnings: list[str]) -> PaperPlace | None:
+    cell = run.row.paper
+    if cell is None:
+        return None
+    try:
+        return find(cell.table, cell.row, cell.column, run.row.section)
+    except ValueError as error:
+        warnings.append(f"{run.path}: row.paper: {error}")
+        return None
+
+
+def _marked(
+    experiment: str, rows: list[ResultRow], baseline: str | None, warnings: list[str]
+) -> list[ResultRow]:
+    """The rows with the chosen baseline, if one was chosen and this experiment has it."""
+    if baseline is None:
+        return rows
+    if baseline not in {row.label for row in rows}:
+        warnings.append(
+            f"{experiment} has no row {baseline!r}; its own baseline is used, if it marks one"
+        )
+        return rows
+    return [replace(row, baseline=row.label == baseline) for row in rows]
+
+
+_SECTIONS = [
+    section
+    for table in TABLES.values()
+    for section in dict.fromkeys(row.section for row in table.rows)
+]
+
+
+def _order(row: ResultRow) -> tuple[Any, ...]:
+    """As in the paper, then as in the experiment file; where a record does not say that, baselines
+    first, then by name, and numbers in names count as numbers."""
+    known = row.section in _SECTIONS
+    section = (_SECTIONS.index(row.section), []) if known else (99, _natural(row.section))
+    place = row.place.row if row.place else 99
+    return (section, place, row.runs[0].row.order, not row.baseline, _natural(row.label))
+
+
+def _natural(text: str) -> list[tuple[int, int, str]]:
+    parts = re.split(r"([0-9]{1,18})", text)
+    return [(0, int(part), "") if i % 2 else (1, 0, part) for i, part in enumerate(parts)]

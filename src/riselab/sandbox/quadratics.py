@@ -1,0 +1,197 @@
+"""The quadratics of the sandbox: a retention curvature ``H`` with a known spectrum, and gradients.
+
+The damage of a displacement ``-eta x`` is ``Q = (eta^2 / 2) x' H x``. ``H`` is diagonal, or the
+same spectrum in a random orthogonal basis: the theory does not see the difference.
+
+Draws are vectorized, in chunks of bounded memory. ``"one-draw"`` samples the exact law of ``P g``
+from one normal vector; ``"directions"`` is Algorithm 1 with its ``q`` directions. The first is used
+where only the law of ``P g`` matters, the second where the algorithm itself, or the operator ``P``
+and not just ``P g``, is what is measured.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from risegrad.core.shapers import Sampler, from_directions, one_draw
+from risegrad.theory.calibration import kappa
+from risegrad.theory.conditions import quadratic
+from riselab.sandbox.spectra import Spectrum
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """``H = basis diag(eigenvalues) basis'``; eigenvalues large to small, average one."""
+
+    H: Tensor
+    eigenvalues: Tensor
+    basis: Tensor
+
+    @property
+    def d(self) -> int:
+        """The dimension."""
+        return len(self.eigenvalues)
+
+    def gradient_with_curvature(self, curvature: float) -> Tensor:
+        """A unit gradient whose directional curvature ``g'Hg`` is the given number.
+
+        It turns in the plane of the least and the most curved eigenvector:
+        ``g = cos(t) v_min + sin(t) v_max``, ``g'Hg = cos^2 lam_min + sin^2 lam_max``.
+        """
+        low, high = self.eigenvalues[-1], self.eigenvalues[0]
+        share = ((curvature - low) / (high - low)).clamp(0, 1)
+        return (1 - share).sqrt() * self.basis[:, -1] + share.sqrt() * self.basis[:, 0]
+
+
+def diagonal(spectrum: Spectrum, d: int) -> Quadratic:
+    """The spectrum on the coordinate axes."""
+    values = spectrum.values(d)
+    return Quadratic(torch.diag(values), values, torch.eye(d, dtype=torch.float64))
+
+
+def rotated(spectrum: Spectrum, d: int, generator: torch.Generator) -> Quadratic:
+    """The same spectrum in a basis drawn uniformly from the orthogonal group."""
+    values, basis = spectrum.values(d), random_rotation(d, generator)
+    H = (basis * values) @ basis.T
+    return Quadratic((H + H.T) / 2, values, basis)  # symmetric to the last bit
+
+
+def random_rotation(d: int, generator: torch.Generator) -> Tensor:
+    """Uniform over the orthogonal group: QR of a normal matrix, the diagonal of R made positive."""
+    normal = torch.randn(d, d, generator=generator, dtype=torch.float64)
+    Q, R = torch.linalg.qr(normal)
+    rotation: Tensor = Q * R.diagonal().sign()
+    return rotation
+
+
+def leaning_gradient(problem: Quadratic, generator: torch.Generator) -> Tensor:
+    """A unit gradient whose curvature is twice the average, or less where that is impossible.
+
+    Its energy along eigenvector i is a mixture of even, ``1 / d``, and proportional to curvature,
+    ``lam_i / d``; the signs are random. The excess over the average is then the same in every
+    dimension, and only the dimension changes. (The average of the sandbox's spectra is one.)
+    """
+    share = min(1.0, 1 / (float(problem.eigenvalues.square().mean()) - 1))
+    energy = (1 - share + share * problem.eigenvalues) / problem.d
+    coins = torch.randint(0, 2, (problem.d,), generator=generator).to(torch.float64)
+    gradient: Tensor = problem.basis @ ((2 * coins - 1) * energy.sqrt())
+    return gradient
+
+
+def even_gradient(d: int, generator: torch.Generator) -> Tensor:
+    """A unit gradient with the same energy in every coordinate and random signs.
+
+    Its energy per block does not depend on the seed; with normal entries the ratio of blockwise to
+    global deviation would move by tens of percent from draw to draw (see docs/sandbox.md).
+    """
+    coins = torch.randint(0, 2, (d,), generator=generator).to(torch.float64)
+    return (2 * coins - 1) / torch.tensor(d, dtype=torch.float64).sqrt()
+
+
+CHUNK_NUMBERS = 1 << 18  # 2 MiB of float64 per temporary: in the cache; larger was slower
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Run torch on one thread, then as before.
+
+    Much of the time goes into random numbers, which torch draws on one thread anyway. A second
+    thread gained a tenth on an idle machine, and its barriers made the whole ten times slower on a
+    busy one. Sums then also come out the same whatever the number of cores.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def chunks(samples: int, numbers_per_sample: int) -> Iterator[int]:
+    """Sizes that add up to ``samples``, each small enough for ``CHUNK_NUMBERS``."""
+    size = max(1, CHUNK_NUMBERS // numbers_per_sample)
+    for start in range(0, samples, size):
+        yield min(size, samples - start)
+
+
+def normals(generator: torch.Generator, *size: int) -> Tensor:
+    """Standard normal numbers, drawn in float32 and returned in float64.
+
+    Drawing is most of the work and five times faster this way. What is lost lies beyond 5.7
+    standard deviations (a tail of 1e-8, 1e-4 of the eighth moment) and below 1e-7 in value: far
+    under the Monte Carlo error of any affordable sample.
+    """
+    return torch.randn(*size, generator=generator, dtype=torch.float32).to(torch.float64)
+
+
+def shaped(
+    g: Tensor,
+    q: int,
+    samples: int,
+    generator: torch.Generator,
+    *,
+    block: int | None = None,
+    sampler: Sampler = "one-draw",
+) -> Tensor:
+    """``samples`` draws of ``P g``, shape (samples, d), each block of ``block`` entries by itself.
+
+    ``g`` is one gradient (d,) or one for each sample (samples, d). No chunking here.
+    """
+    d = g.shape[-1]
+    size = block or d
+    blocks = d // size
+    parts = g.reshape(*g.shape[:-1], blocks, size)
+    if sampler == "directions":
+        x = from_directions(parts, normals(generator, samples, blocks, q, size))
+    else:
+        chi2 = normals(generator, samples, blocks, q).square().sum(-1)
+        x = one_draw(parts, normals(generator, samples, blocks, size), chi2, q)
+    return x.reshape(samples, d)
+
+
+def damages(
+    H: Tensor,
+    g: Tensor,
+    q: int,
+    samples: int,
+    generator: torch.Generator,
+    *,
+    block: int | None = None,
+    sampler: Sampler = "one-draw",
+) -> Tensor:
+    """One-batch damages ``Q = x'Hx / 2`` (``eta = 1``) of ``samples`` draws, shape (samples,)."""
+    numbers = len(g) * (q if sampler == "directions" else 1)
+    found = []
+    for size in chunks(samples, numbers):
+        x = shaped(g, q, size, generator, block=block, sampler=sampler)
+        found.append(quadratic(H, x) / 2)
+    return torch.cat(found)
+
+
+def operator_sum(H: Tensor, q: int, samples: int, generator: torch.Generator) -> Tensor:
+    """Sum over ``samples`` of ``P'HP``, ``P = kappa^(-1/2) Z`` built from its directions.
+
+    With the directions of one sample as rows of ``D`` (q, d), ``Z H Z = D'(D H D')D / q^2``; no
+    d x d matrix is formed per sample, and the sum over samples is one matrix product.
+    """
+    d = len(H)
+    total = torch.zeros_like(H)
+    for size in chunks(samples, q * d):
+        D = normals(generator, size, q, d)
+        inner = D @ H @ D.mT
+        total += D.reshape(-1, d).T @ (inner @ D).reshape(-1, d)
+    return total / (q**2 * kappa(d, q))
+
+
+def second_moment(
+    g: Tensor, q: int, samples: int, generator: torch.Generator, *, sampler: Sampler = "one-draw"
+) -> Tensor:
+    """The measured exposure ``M = E[x x']`` of ``x = P g``."""
+    total = torch.zeros(len(g), len(g), dtype=torch.float64)
+    for size in chunks(samples, len(g) * (q if sampler == "directions" else 1)):
+        x = shaped(g, q, size, generator, sampler=sampler)
+        total += x.T @ x
+    return total / samples
