@@ -86,7 +86,7 @@ def walks() -> Iterator[tuple[str, list[str]]]:
     batches = [(torch.randn(8, 8), torch.randint(4, (8,))) for _ in range(4)]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     risegrad.attach(optimizer, risegrad.Rise(keep=0.5), params=model.named_parameters())
-    nn.functional.cross_entropy(model(batches[0][0]), batches[0][1]).backward()  # type: ignore[no-untyped-call]  # type: ignore[no-untyped-call]
+    nn.functional.cross_entropy(model(batches[0][0]), batches[0][1]).backward()  # type: ignore[no-untyped-call]
     optimizer.step()  # what is made once is made
     yield "a RISE step", modules_of(optimizer.step)
     yield "remember", modules_of(lambda: risegrad.remember(model, batches))

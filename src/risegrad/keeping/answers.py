@@ -119,7 +119,7 @@ class _MergedDivergence(torch.autograd.Function):
         return torch.cat(found) if found else then.new_zeros(0)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         """``q_j - p_j`` of a class, and ``q_j (1 - p / q)`` of one among the rest of all."""
         scores, then, classes = ctx.saved_tensors

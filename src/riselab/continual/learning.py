@@ -251,6 +251,13 @@ class RunSettings(LearningSettings, Protocol):
         """What the run reads, by the name of the setting."""
 
 
+class Reads(Protocol):
+    """Settings that say what a run reads."""
+
+    def reads(self) -> dict[str, Reading]:
+        """What the run reads, by the name of the setting."""
+
+
 def learn_stream(
     host: Host, tasks: int, settings: RunSettings, devices: Devices, folder: Path, report: Report
 ) -> History:
@@ -272,7 +279,7 @@ def learn_stream(
     return history
 
 
-def origin_of(settings: RunSettings) -> Origin:
+def origin_of(settings: Reads) -> Origin:
     """What a checkpoint must agree with. What is read counts, not where it lies."""
     readings = settings.reads()
     return Origin(digest(without(essence(settings), readings)), look_at(readings))

@@ -25,12 +25,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from risegrad.common import environment
 from risegrad.common.seal import SCHEMA, digest
 from riselab import plugins
 from riselab.common.inputs import Inputs, Reading, differing, essential, look_at, readings_of
 from riselab.experiments.cells import RunCell
 from riselab.experiments.file import without_paths
-from riselab.records import record as run_environment
+from riselab.records import record
 from riselab.records.record import write_record
 from riselab.running import folder as run_lock
 from riselab.running import processes as run_processes
@@ -116,7 +117,7 @@ def _execute(order: RunOrder, folder: Path) -> tuple[str, str]:
     tidy(folder)
     starts = _sign(folder)
     # Now: sources may change meanwhile.
-    clock, git = time.perf_counter(), run_environment.loaded_git()
+    clock, git = time.perf_counter(), record.loaded_git()
     try:
         readings = _readings(order)
         _look_at(order, readings)
@@ -166,7 +167,7 @@ def _now() -> str:
 def perform(order: RunOrder, first: bool = True) -> tuple[dict[str, Any], dict[str, int]]:
     """The work itself: its result, and the memory it took. Only the ``first`` process reports."""
     folder, work = Path(order.folder), _work(order)
-    run_environment.watch_memory()
+    environment.watch_memory()
     tracking = Tracking(order.track if first else (), _tracked(order))
     report: Callable[[dict[str, Any]], None] = (
         Progress(folder, tracking) if first else lambda news: None
@@ -174,7 +175,7 @@ def perform(order: RunOrder, first: bool = True) -> tuple[dict[str, Any], dict[s
     try:
         result = dict(work.perform(work.read_config(order.settings), folder, report))
         tracking.finish(result.get("metrics", {}))
-        return result, run_environment.memory()
+        return result, environment.memory()
     finally:
         tracking.close()
 
@@ -230,7 +231,7 @@ def _run(
         "finished": _now(),
         "resumed": len(starts) - 1,
         "seconds": seconds,
-        "environment": run_environment.environment(),
+        "environment": environment.environment(),
         "inputs": inputs,
         "plugins": {origin.name: origin.version for origin in plugins.loaded()},
     } | ({"known_as": known_as} if known_as != order.id else {})

@@ -176,7 +176,9 @@ class Abilities:
         """Chats in which the model of now answers, by the name of the drift that is measured."""
         if self.own:
             yield "drift", self.own
-        asked = {"drift": [] if self.own else instructions(self.folder, self.sizes)[0]}
+        asked: dict[str, list[Any]] = {
+            "drift": [] if self.own else instructions(self.folder, self.sizes)[0]
+        }
         asked["drift_new"] = list(self.new)[: self.sizes.new]
         for name, prompts in asked.items():
             if prompts:

@@ -90,7 +90,7 @@ def seconds(settings: ChatRun) -> float:
     started = time.perf_counter()
     with devices.autocast():
         scores, labels = answer_scores(model, texts.batch(chats))
-        cross_entropy(scores.float(), labels).backward()
+        cross_entropy(scores.float(), labels).backward()  # type: ignore[no-untyped-call]
     return (time.perf_counter() - started) * settings.adapter.steps * len(stream)
 
 
@@ -204,7 +204,7 @@ class Scoring:
                 scores, labels = answer_scores(model, self.texts.batch(group))
             nll += float(cross_entropy(scores.float(), labels, reduction="sum"))
             # Each answer token is the likeliest one: greedy decoding writes this and stops.
-            right = (scores.argmax(-1) == labels).split([chat.answer for chat in group])
+            right = torch.split(scores.argmax(-1) == labels, [chat.answer for chat in group])
             hits += sum(bool(each.all()) for each in right)
         return (hits, len(chats)), nll / len(chats)
 

@@ -57,7 +57,7 @@ class ChatLearner:
     def learn(self) -> Made:
         """What was trained after each task (``task/parameter``), and how it went, plain data."""
         begin = {"task": 0, "step": 0, "ends": {}, "plain": {"losses": [], "kept": None} | LISTS}
-        state = self.checkpoints.latest() or copy.deepcopy(begin)
+        state: dict[str, Any] = self.checkpoints.latest() or copy.deepcopy(begin)
         ends: dict[str, Tensor] = state["ends"]
         plain: dict[str, Any] = state["plain"]
         keeper: Keeper | None = None
@@ -105,7 +105,7 @@ class ChatLearner:
             with self.devices.autocast():
                 loss = self._loss(chats)
                 whole = loss + self._old_loss(task, step, keeper)
-            whole.backward()
+            whole.backward()  # type: ignore[no-untyped-call]
             value = float(loss.detach())
             if budget.clip:
                 clip_grad_norm_(trainable(self.model).values(), budget.clip)
