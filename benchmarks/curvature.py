@@ -19,7 +19,7 @@ from risegrad.curvature.diagnosis.rules import Candidates, MemoryFold
 from risegrad.curvature.objective import Objective
 from risegrad.curvature.products import Kind, NetworkOperator
 from risegrad.curvature.space import Space, make_space, trained_parameters
-from risegrad.memory.remember import remember
+from risegrad.memory.remembering import remember
 
 TOKENS, TARGET, BATCH = 16, 4, 8
 PRECISION = 0.1

@@ -24,7 +24,7 @@ from benchmarks.keep import row_labels
 from benchmarks.memory_tables import dreams_table, memory_of_table, scale_table
 from riselab.frontier.curves import EqualLearning
 from riselab.pages.page import ChartFigure, save_figures
-from riselab.records.reader import Record
+from riselab.records.fields import Record
 from riselab.records.record import read_records
 from riselab.report.builder import Report, build
 from riselab.report.methods import VERDICTS

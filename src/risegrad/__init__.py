@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from risegrad.keeping.keeper import Keeper as Keeper
     from risegrad.memory.informed import Informed as Informed
     from risegrad.memory.memory import Memory as Memory
-    from risegrad.memory.remember import remember as remember
+    from risegrad.memory.remembering import remember as remember
     from risegrad.memory.retraction import retract as retract
     from riselab.frontier.search import frontier as frontier
 

@@ -14,7 +14,8 @@ from risegrad.common.settings import flat
 from riselab.frontier.curves import Frontier
 from riselab.pages.tables import Table, in_html
 from riselab.pages.text import visible
-from riselab.records.reader import Record, RecordError
+from riselab.records.fields import Record
+from riselab.records.reader import RecordError
 from riselab.report.builder import build, write_report
 from riselab.report.methods import methods
 from riselab.report.rows import ReportedExperiment, gather

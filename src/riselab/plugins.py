@@ -25,8 +25,11 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from risegrad.common.imports import explained
+from riselab.moved import find_moved_modules
 
-GROUP = "riselab.plugins"
+find_moved_modules()
+
+GROUP = "risegrad.plugins"
 """The group of entry points that name plugins."""
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from torch import nn
 from risegrad.core.shapers import Rise
 from risegrad.curvature.objective import Objective
 from risegrad.curvature.space import make_space, trained_parameters
-from risegrad.memory.remember import remember
+from risegrad.memory.remembering import remember
 
 
 def make(width=4, quadratic=False):

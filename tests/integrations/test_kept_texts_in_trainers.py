@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from risegrad.memory.examples import TextForm, prepared
-from risegrad.memory.remember import remember
+from risegrad.memory.remembering import remember
 
 datasets = pytest.importorskip("datasets")
 trl = pytest.importorskip("trl")

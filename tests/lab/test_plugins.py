@@ -23,7 +23,7 @@ build-backend = "setuptools.build_meta"
 [project]
 name = "stripes-plugin"
 version = "1.2.3"
-[project.entry-points."riselab.plugins"]
+[project.entry-points."risegrad.plugins"]
 stripes = "stripes_plugin"
 [tool.setuptools]
 packages = ["stripes_plugin"]

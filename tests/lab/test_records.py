@@ -11,7 +11,8 @@ import pytest
 
 from lab.report.made_up import record, save
 from risegrad.common.seal import sealed
-from riselab.records.reader import NotARecord, PaperCell, RecordError
+from riselab.records.fields import PaperCell
+from riselab.records.reader import NotARecord, RecordError
 from riselab.records.record import find_records, read_record, read_records, write_record
 from riselab.records.reference import current, table
 

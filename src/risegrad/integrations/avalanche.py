@@ -16,7 +16,7 @@ from risegrad.core.shapers import Shaper
 from risegrad.memory.examples import SEED
 from risegrad.memory.informed import Informed, right_place
 from risegrad.memory.memory import DAMPING, Memory
-from risegrad.memory.remember import remember
+from risegrad.memory.remembering import remember
 
 try:
     from avalanche.core import SupervisedPlugin

@@ -26,7 +26,7 @@ from risegrad.integrations.kept_scores import Metric, Scoring
 from risegrad.integrations.records import MeteredRun, short, sign
 from risegrad.memory.informed import Informed, right_place
 from risegrad.memory.memory import DAMPING, Memory, check_memory
-from risegrad.memory.remember import remember
+from risegrad.memory.remembering import remember
 from risegrad.memory.sides import not_told_by_names
 
 Prepare = Callable[[Any], Any]

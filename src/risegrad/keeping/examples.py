@@ -23,7 +23,7 @@ from risegrad.memory.factor import check_damping
 from risegrad.memory.memory import DAMPING, Memory
 from risegrad.memory.outputs import Of, Reading
 from risegrad.memory.ranks import Ranks, rounds
-from risegrad.memory.remember import remember
+from risegrad.memory.remembering import remember
 
 PULLED = 8
 """Examples of one pull."""
@@ -242,9 +242,11 @@ def _same(look: Look, value: T) -> T:
 @torch.no_grad()
 def _answered(look: Look, batches: Sequence[Any]) -> tuple[list[Group], Of]:
     with look.quietly():
-        rows = [look.rows(batch) for batch in batches]
         of = look.of(batches[0])
-    answers = [predictions(part) for part in rows] if of == "predictions" else features(rows)
+        if of == "predictions":  # batch by batch: the scores of all would be gigabytes
+            answers = [predictions(look.rows(batch)) for batch in batches]
+        else:
+            answers = features([look.rows(batch) for batch in batches])
     groups = [Group(b, a, size_of(b)) for b, a in zip(batches, answers, strict=True)]
     return groups, of
 

@@ -34,7 +34,7 @@ from riselab.experiments.file import (
     public,
 )
 from riselab.pages.text import visible
-from riselab.records.reader import TableRow
+from riselab.records.fields import TableRow
 
 ReadConfig = Callable[[Mapping[str, Any]], Any]
 

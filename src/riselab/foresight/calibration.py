@@ -23,7 +23,7 @@ from risegrad.common.text_columns import text_columns
 from risegrad.core.blocks import exempted, listing, matches, resolve_blocks
 from risegrad.memory.layers import chosen_layers, sizes_of
 from risegrad.memory.memory import size
-from risegrad.memory.remember import NUMBER, factor_bytes
+from risegrad.memory.remembering import NUMBER, factor_bytes
 from risegrad.theory.calibration import block_size_for, q_for
 
 if TYPE_CHECKING:

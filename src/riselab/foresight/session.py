@@ -26,7 +26,7 @@ from risegrad.curvature.objective import Objective
 from risegrad.curvature.products import Kind, NetworkOperator, Operator, ScaledOperator
 from risegrad.curvature.space import EXACT, Space, joined, make_space
 from risegrad.memory.memory import Memory
-from risegrad.memory.remember import remember
+from risegrad.memory.remembering import remember
 from riselab.continual.additions.memory import RunMemory
 from riselab.continual.host import ParameterGroup, Ref, Session, SessionBatch
 from riselab.continual.training import SessionTraining

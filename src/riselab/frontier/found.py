@@ -35,7 +35,7 @@ from riselab.pages.page import (
 )
 from riselab.pages.tables import Column, Line, Section, Table, TableCell, spread_cell
 from riselab.pages.text import for_markdown, plural, visible, visible_lines
-from riselab.records.reader import Record
+from riselab.records.fields import Record
 from riselab.report.builder import QUESTION, RULES
 from riselab.report.figures import BAND, DEVIATION, bands_of, frontier_point
 from riselab.report.methods import SectionFrontier, equal_table

@@ -11,10 +11,10 @@ from textwrap import indent, wrap
 from typing import Any
 
 from risegrad.common.settings import flat
-from risegrad.memory.remember import SMALL
+from risegrad.memory.remembering import SMALL
 from riselab.continual.rules import INFORMED, SHAPERS
 from riselab.pages.page import CodeBlock
-from riselab.records.reader import Record
+from riselab.records.fields import Record
 
 OPTIMIZERS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
 LEFT_OUT: dict[str, Any] = {

@@ -26,7 +26,7 @@ from riselab.frontier.problem import (
     FrontierSettings,
     chosen,
 )
-from riselab.records.reader import Record
+from riselab.records.fields import Record
 from riselab.records.record import read_record
 from riselab.running import workload
 from riselab.running.display import duration, where

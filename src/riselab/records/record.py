@@ -18,16 +18,8 @@ from typing import Any
 from risegrad.common.environment import environment
 from risegrad.common.files import write_json
 from risegrad.common.seal import SCHEMA, SEALED, digest, seal, sealed
-from riselab.records.reader import (
-    JsonPart,
-    NotARecord,
-    Record,
-    RecordError,
-    Result,
-    ScoreRecord,
-    decode,
-    deeper_than,
-)
+from riselab.records.fields import Record, Result, ScoreRecord
+from riselab.records.reader import JsonPart, NotARecord, RecordError, decode, deeper_than
 
 NAME = "record.json"
 """What a run calls its record; in a folder, other ``*.json`` files may be records too."""

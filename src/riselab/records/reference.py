@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from riselab.experiments.reference import meanings
-from riselab.records.reader import FRAME, At, IfAbsent, Percentages, Record
+from riselab.records.fields import FRAME, Record
+from riselab.records.reader import At, IfAbsent, Percentages
 
 PAGE = Path("docs", "records.md")
 BEGIN = "<!-- made by python -m riselab.records.reference -->"

@@ -14,7 +14,7 @@ from riselab.pages.looks import Palette
 from riselab.pages.page import ChartFigure
 from riselab.pages.tables import Column, Line, Section, Table, spread_cell
 from riselab.pages.text import plural, spread_text
-from riselab.records.reader import Record
+from riselab.records.fields import Record
 from riselab.report.methods import Method, SectionFrontier, query_count, sweeps
 from riselab.report.rows import ReportedExperiment, ResultRow
 from riselab.report.tables import FORGETTING, PAPER, PERCENT, PLASTICITY, Metric, query_table

@@ -21,7 +21,7 @@ from riselab.pages.tables import (
     difference_cell,
     number_cell,
 )
-from riselab.records.reader import Record
+from riselab.records.fields import Record
 from riselab.report.rows import ReportedExperiment, ResultRow, kept_megabytes, seconds_per_session
 from riselab.report.tables import PERCENT
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from riselab.pages.tables import Column, Line, Table, TableCell, by_section
 from riselab.pages.text import number, plural
-from riselab.records.reader import Record
+from riselab.records.fields import Record
 from riselab.report.rows import ReportedExperiment
 
 MOST_VALUES = 6

@@ -15,7 +15,7 @@ from riselab.common.inputs import essential, words
 from riselab.common.intervals import Spread, spread
 from riselab.experiments.file import Choice, choices
 from riselab.frontier.curves import RunPoint
-from riselab.records.reader import Record
+from riselab.records.fields import Record
 from riselab.report.paper import TABLES, PaperPlace, find
 from riselab.report.run_points import ALONE, UntrainedModels, learned_nothing, points
 

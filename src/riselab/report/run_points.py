@@ -16,7 +16,7 @@ from typing import Any
 
 from riselab.common.inputs import essential
 from riselab.frontier.curves import RunPoint, SweepSetting
-from riselab.records.reader import Record, TaskRecord
+from riselab.records.fields import Record, TaskRecord
 
 SHARED = (("stream",), ("model",), ("loop", "first"), ("loop", "score_on"))
 """The settings that an untrained model's score depends on; the update rule is none of them."""

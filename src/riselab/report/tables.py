@@ -19,7 +19,7 @@ from riselab.pages.tables import (
     spread_cell,
 )
 from riselab.pages.text import number, plural
-from riselab.records.reader import Record
+from riselab.records.fields import Record
 from riselab.report.paper import METRICS
 from riselab.report.rows import ReportedExperiment, ResultRow, seconds_per_session
 

@@ -18,7 +18,8 @@ from riselab import plugins
 from riselab.experiments.cells import Chosen, ReadConfig, RunCell, choose, expand
 from riselab.experiments.file import Choice, Experiment, choices, load_experiment
 from riselab.pages.text import plural
-from riselab.records.reader import Record, RecordError, TableRow
+from riselab.records.fields import Record, TableRow
+from riselab.records.reader import RecordError
 from riselab.records.record import read_record
 from riselab.running import local as local_engine
 from riselab.running import workload

@@ -9,7 +9,7 @@ from continual.additions.test_runs import Killed, killer, quiet
 from risegrad.core.attachment import attach
 from risegrad.memory.informed import Informed
 from risegrad.memory.memory import Memory
-from risegrad.memory.remember import remember
+from risegrad.memory.remembering import remember
 from riselab.continual.additions.memory import (
     InterpolateSettings,
     MemorySettings,

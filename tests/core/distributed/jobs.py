@@ -37,7 +37,7 @@ from risegrad.core.attachment import Attachment, On, attach
 from risegrad.core.shapers import Shaper
 from risegrad.memory.memory import Memory
 from risegrad.memory.penalty import Anchor
-from risegrad.memory.remember import remember
+from risegrad.memory.remembering import remember
 from risegrad.memory.retraction import interpolate, retract
 
 BATCH = 8

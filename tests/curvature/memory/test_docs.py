@@ -7,7 +7,7 @@ from torch import nn
 
 import risegrad
 from risegrad.memory.moments import COLUMNS
-from risegrad.memory.remember import LEAST, MOST, RANK, SMALL
+from risegrad.memory.remembering import LEAST, MOST, RANK, SMALL
 
 PAGE = (Path(__file__).parents[3] / "docs" / "informed.md").read_text(encoding="utf-8")
 

@@ -24,10 +24,10 @@ from curvature.memory.subjects import (
     with_lora,
 )
 from references import STANDARD_ERRORS, assert_close
-from risegrad.memory import remember as remembering_shown
+from risegrad.memory import remembering as remembering_shown
 from risegrad.memory.layers import all_layers, named_parameters, role_of
 from risegrad.memory.moments import GatheredMoments, RandomColumns, sides_of
-from risegrad.memory.remember import SMALL
+from risegrad.memory.remembering import SMALL
 from riselab.continual.language.lora import add_lora
 from riselab.continual.vision.models import Adapter
 

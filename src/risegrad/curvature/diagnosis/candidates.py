@@ -14,7 +14,7 @@ from risegrad.curvature.diagnosis.rules import Candidates, MemoryFold
 from risegrad.curvature.objective import Objective
 from risegrad.curvature.space import Space
 from risegrad.memory.memory import Memory
-from risegrad.memory.remember import remember
+from risegrad.memory.remembering import remember
 
 
 def not_considered(reason: str) -> str:

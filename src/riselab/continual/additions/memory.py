@@ -28,7 +28,7 @@ from risegrad.memory.informed import Informed, right_place
 from risegrad.memory.layers import all_layers, role_of
 from risegrad.memory.memory import Memory
 from risegrad.memory.penalty import Anchor
-from risegrad.memory.remember import remember
+from risegrad.memory.remembering import remember
 from risegrad.memory.retraction import interpolate, retract
 from riselab.continual.additions.addition import Addition, AdditionSettings, Training
 from riselab.continual.host import ParameterGroup, Session, differentiable

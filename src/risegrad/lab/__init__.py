@@ -1,0 +1,5 @@
+"""The laboratory is ``riselab`` now; ``from risegrad import lab`` goes on working."""
+
+from riselab import LabResults as LabResults
+from riselab import load as load
+from riselab import run as run
