@@ -509,3 +509,26 @@ def test_a_split_is_of_all_examples_and_rounds_are_of_all_groups():
     seen = [id(g) for n in range(per_round + 5) for g in taken(groups, n, 0)]
     assert {id(g) for g in groups} <= set(seen)
     assert all(count(taken(groups, n, 0)) <= 8 for n in range(per_round))
+
+
+def test_kept_answers_hold_no_graph():
+    """They once did: all activations of all kept examples, and a second pull that failed."""
+    model = net()
+    keeper = risegrad.keep(model, sgd(model), batches(), damping=None)
+    groups = (*keeper.kept.pulled, *keeper.kept.held)
+    assert not any(group.answers.values.requires_grad for group in groups)
+    for _ in range(3):
+        step(model, keeper.optimizer)
+    with torch.no_grad():
+        assert keeper.drift().mean > 0
+
+
+@pytest.mark.parametrize("classes", [3, 700])
+def test_pulls_follow_each_other(classes):
+    """With few classes and with many, which are kept as the likeliest and a rest."""
+    model = net(classes)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    keeper = risegrad.keep(model, optimizer, batches())
+    for _ in range(3):
+        step(model, optimizer)
+    assert keeper.steps == 3

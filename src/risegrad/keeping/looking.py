@@ -71,7 +71,9 @@ class Look:
         with ExitStack() as stack:
             stack.callback(generators.put_back)
             stack.callback(_reshard, self.model)
+            grad = torch.is_grad_enabled()
             stack.enter_context(torch.inference_mode(False))  # or nothing could be differentiated
+            stack.enter_context(torch.set_grad_enabled(grad))  # leaving it turns gradients on
             stack.enter_context(uncompiled())
             stack.enter_context(evaluating(self.model))
             try:
