@@ -16,7 +16,7 @@ from risegrad.common.imports import need
 from riselab.common.intervals import Interval, Spread, interval, spread
 from riselab.continual.metrics import final_average, forgetting_max_last, new_task_plasticity
 from riselab.frontier.curves import ERRORS, Frontier, RunPoint, SweepSetting
-from riselab.frontier.frontier_code import code_of
+from riselab.frontier.lines import code_of
 from riselab.frontier.problem import FrontierMethod
 from riselab.pages.frontier_chart import BETTER, FrontierPoint, frontier
 from riselab.pages.looks import Palette
