@@ -6,14 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from riselab.moved import MOVED
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-DOTTED = re.compile(r"\brisegrad(?:\.[A-Za-z_]\w*)+")
+DOTTED = re.compile(r"\brise(?:grad|lab)(?:\.[A-Za-z_]\w*)+")
 PATH = re.compile(r"`((?:src|tests|docs|benchmarks|examples|experiments)/[\w./-]*)`")
 
 
 def exists(dotted):
-    """Whether it is a module, or a name (of a name) in one."""
+    """Whether it is a module, an old name of one, or a name (of a name) in one."""
+    if dotted in MOVED:
+        return True
     parts = dotted.split(".")
     for cut in range(len(parts), 0, -1):
         try:

@@ -110,6 +110,7 @@ class DrawnStep:
     q: float
 
     def draw(self, step: WholeStep) -> None:
+        """The tensors of a step, each drawn around what the filter makes of it."""
         groups = self._groups(step)
         raw = {name: _taken(step, name) for name in step.tensors}
         norms = {name: n for names in groups for n in [_unit(raw, names)] for name in names}

@@ -31,7 +31,7 @@ class Filters(Protocol):
 
 
 @dataclass(frozen=True)
-class Whole:
+class Whole(Filters):
     """Written out."""
 
     matrices: Tensor
@@ -44,7 +44,7 @@ class Whole:
 
 
 @dataclass(frozen=True)
-class NearIdentity:
+class NearIdentity(Filters):
     """``I + V diag(w) V'``"""
 
     vectors: Tensor
@@ -60,7 +60,7 @@ class NearIdentity:
 
 
 @dataclass(frozen=True)
-class Scales:
+class Scales(Filters):
     """Diagonal ones."""
 
     values: Tensor
