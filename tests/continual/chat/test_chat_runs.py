@@ -190,7 +190,8 @@ def test_what_is_refused(root, tmp_path):
         "stream.data", "model.weights", "abilities.folder",
     ]  # fmt: skip
     (tmp_path / "odd").mkdir()
-    (tmp_path / "odd" / "train.json").write_text('[{"question": "a"}]')
+    for split in ("train", "test"):
+        (tmp_path / "odd" / f"{split}.json").write_text('[{"question": "a"}]')
     with pytest.raises(ValueError, match="an example must have the texts 'prompt' and 'answer'"):
         build_stream(ChatStreamSettings("s", ("odd",), str(tmp_path)))
     with pytest.raises(ValueError, match=r"rule\.examples must be at most 4 prompts, got 60"):

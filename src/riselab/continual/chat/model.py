@@ -20,8 +20,6 @@ from riselab.continual.chat.settings import ChatModelSettings, ChatRun
 from riselab.continual.chat.texts import Chat, ChatTexts, greedy
 
 DREAM_BATCH = 30
-ANSWER = 64
-"""Most tokens of an answer to a real prompt, for rules that replay some."""
 
 
 def load(settings: ChatModelSettings, device: torch.device) -> tuple[Any, Any]:
@@ -89,24 +87,30 @@ def old_chats(model: Any, tokenizer: Any, settings: ChatRun, count: int, seed: i
         if len(prompts) < count:
             raise ValueError(f"rule.examples must be at most {len(prompts)} prompts, got {count}")
         prompts = prompts[:count]
-    return _kept(model, tokenizer, prompts, count, seed)
+    return kept_chats(model, tokenizer, prompts, count, settings.rule.tokens, seed)
 
 
-def dream_chats(model: Any, tokenizer: Any, count: int, seed: int) -> list[Chat]:
-    """Chats that the model writes itself."""
-    return _kept(model, tokenizer, [], count, seed)
+def kept_chats(
+    model: Any, tokenizer: Any, prompts: list[str], count: int, tokens: int, seed: int
+) -> list[Chat]:
+    """The model's greedy answers to these prompts; without any, chats that it writes itself."""
 
-
-def _kept(model: Any, tokenizer: Any, prompts: list[str], count: int, seed: int) -> list[Chat]:
     def make() -> Made:
         if prompts:
-            chats = greedy(model, ChatTexts(tokenizer), prompts, ANSWER)
+            chats = greedy(model, ChatTexts(tokenizer), prompts, tokens)
         else:
-            made = dreamed(model, tokenizer, count, batch=DREAM_BATCH, seed=seed)
+            made = dreamed(model, tokenizer, count, batch=DREAM_BATCH, length=tokens, seed=seed)
             chats = [chat for batch in made for chat in _chats(batch)]
         return {}, {"chats": chats}
 
-    key = {"old": 1, "model": content_of(model), "prompts": prompts, "count": count, "seed": seed}
+    key = {
+        "old": 1,
+        "model": content_of(model),
+        "prompts": prompts,
+        "count": count,
+        "tokens": tokens,
+        "seed": seed,
+    }
     return [Chat(*chat) for chat in cached(key, make)[1]["chats"]]
 
 

@@ -25,7 +25,7 @@ from riselab.continual.chat.cache import Made, cached, own_sources
 from riselab.continual.chat.model import (
     averaged_back,
     by_length,
-    dream_chats,
+    kept_chats,
     load,
     old_chats,
     put,
@@ -48,8 +48,8 @@ __all__ = ["estimate", "needs", "perform", "read_config", "seconds"]
 SCORE = "exact_match"
 SCORED = 32
 """Chats that are scored together."""
-HELD = 16
-"""Own chats on which the drift is measured where it may decide."""
+HELD, HELD_TOKENS = 16, 48
+"""Own chats and their length, on which the drift is measured where it may decide."""
 AFTERWARDS = ("rule.share", "loop.score_on", "stream.test_size")
 """What makes no difference to training."""
 
@@ -134,7 +134,7 @@ def _abilities(
     """To report: those of the folder. To choose: the drift on chats that no rule has."""
     decides = settings.loop.score_on == "validation"
     own = (
-        dream_chats(model, texts.tokenizer, HELD, seed_for(settings.seed, "held"))
+        kept_chats(model, texts.tokenizer, [], HELD, HELD_TOKENS, seed_for(settings.seed, "held"))
         if decides
         else []
     )

@@ -119,7 +119,7 @@ RULES = {
     "dark-replay": "both; DER++, with KL for the distance of scores",
     "rise": "the gradient, shaped blockwise by RISE as in the paper, before the optimizer",
 }
-_OLD = ("old", "examples")
+_OLD = ("old", "examples", "tokens")
 USES: Mapping[str, tuple[str, ...]] = {
     "plain": (),
     "keep": (*_OLD, "damping", "pull", "budget"),
@@ -144,6 +144,9 @@ class ChatRule(Checked):
     instructions (every second of the abilities' own file; those measured on are the others)."""
     examples: Annotated[int, Limits(at_least=2)] = 60
     """Old chats."""
+    tokens: PositiveInt = 64
+    """Most tokens of a dreamed question, and of every second answer; the others may have three
+    times as many. Of answers to real prompts it is the most."""
     damping: Positive = 0.1
     """Of the shape."""
     pull: PositiveInt = 1

@@ -94,8 +94,12 @@ def _rows(folder: Path, split: str) -> list[dict[str, Any]]:
             data = path.read_bytes()
             text = (gzip.decompress(data) if suffix.endswith(".gz") else data).decode()
             try:
-                lines = text.splitlines() if ".jsonl" in suffix else None
-                found = json.loads(text) if lines is None else [json.loads(x) for x in lines if x]
+                lines = text.split("\n") if ".jsonl" in suffix else None
+                found = (
+                    json.loads(text)
+                    if lines is None
+                    else [json.loads(x) for x in lines if x.strip()]
+                )
             except ValueError as error:
                 raise ValueError(f"{path}: is not JSON ({error})") from error
             if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):

@@ -30,8 +30,8 @@ from riselab.continual.checkpoints import Checkpoints
 from riselab.continual.devices import Devices
 from riselab.continual.host import Report
 
-TOGETHER = 10
-"""Old chats of about one length in a batch: a fifth is held out, and eight pull."""
+TOGETHER = 5
+"""Old chats of about one length in a batch: few, because all their scores are in memory at once."""
 REPLAYED = 8
 """Old chats of one step, as many as pull."""
 IN_LOSS = ("kl", "dark-replay")
