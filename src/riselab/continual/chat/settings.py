@@ -17,6 +17,7 @@ from risegrad.common.settings import (
     PositiveInt,
     Share,
     Unused,
+    read,
 )
 from riselab.common.inputs import Hub, Local, Reading
 from riselab.continual.chat.abilities import FILES, AbilitySettings
@@ -190,8 +191,6 @@ class ChatRun:
     domain: Literal["chat"] = "chat"
 
     def __post_init__(self) -> None:
-        if reasons := self.rule.unused():
-            raise Unused(reasons)
         if self.rule.old == "prompts" and not self.abilities.folder:
             raise ValueError("rule.old = 'prompts' needs abilities.folder, whose prompts they are")
 
@@ -210,6 +209,7 @@ class ChatRun:
 
 def read_config(plain: Mapping[str, Any]) -> ChatRun:
     """Plain tables into settings; a ``ValueError`` names the place of a mistake."""
-    from risegrad.common.settings import read
-
-    return read(ChatRun, plain)
+    settings = read(ChatRun, plain)
+    if reasons := settings.rule.unused():
+        raise Unused(reasons)
+    return settings
