@@ -175,14 +175,13 @@ def test_what_is_refused(root, tmp_path):
     for changes, message in (
         ({"rule": {"name": "plain", "damping": 0.2}}, "rule.damping is not used by rule 'plain'"),
         ({"rule": {"name": "kepe"}}, "rule: name must be one of .*did you mean 'keep'"),
-        (
-            {"rule": {"name": "kl", "old": "prompts"}, "abilities": {"folder": ""}},
-            "needs abilities",
-        ),
         ({"adapter": {"steps": 0}}, "adapter: steps must be an integer >= 1"),
     ):
         with pytest.raises(ValueError, match=message):
             read_config(config(root, **changes))
+    prompts = {"rule": {"name": "kl", "old": "prompts"}, "abilities": {"folder": ""}}
+    (missing,) = needs(read_config(config(root, **prompts)), {})["missing"]
+    assert "needs abilities.folder" in missing
     lacking = {"stream": {"data": str(tmp_path)}, "model": {"weights": str(tmp_path)}}
     lacking["abilities"] = {"folder": str(tmp_path)}
     missing = needs(read_config(config(root, **lacking)), {})["missing"]

@@ -67,6 +67,8 @@ def needs(settings: ChatRun, known: Known) -> dict[str, Any]:
             "--set model.weights=FOLDER"
         )
     folder = settings.abilities.folder
+    if settings.rule.old == "prompts" and not folder:
+        missing.append("rule.old = 'prompts' needs abilities.folder, whose prompts they are")
     if folder and not any((Path(folder).expanduser() / name).is_file() for name in FILES):
         missing.append(f"abilities.folder must have some of {', '.join(FILES)}, got {folder!r}")
     return {"missing": missing, "bytes": 0}

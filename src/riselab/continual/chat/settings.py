@@ -190,10 +190,6 @@ class ChatRun:
     """Of initialization, order, dreams and draws; the choice of examples has its own."""
     domain: Literal["chat"] = "chat"
 
-    def __post_init__(self) -> None:
-        if self.rule.old == "prompts" and not self.abilities.folder:
-            raise ValueError("rule.old = 'prompts' needs abilities.folder, whose prompts they are")
-
     def reads(self) -> dict[str, Reading]:
         """Model, texts and abilities, by the settings that name them."""
         model, folders = self.model, [f for task in self.stream.tasks for f in task.split("+")]
