@@ -16,7 +16,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 # laboratory may import all of the library, the library nothing of the laboratory.
 FLOORS = {
     "risegrad": [
-        {"common"},
+        {"common", "moved"},
         {"theory"},
         {"core"},
         {"zeroth_order", "curvature"},
@@ -25,7 +25,7 @@ FLOORS = {
         {"integrations"},
     ],
     "riselab": [
-        {"common", "moved"},
+        {"common"},
         {"plugins"},
         {"pages"},
         {"continual"},

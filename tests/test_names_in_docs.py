@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from riselab.moved import MOVED
+from risegrad.moved import MOVED
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -29,7 +29,9 @@ def test_every_public_name_is_shown(room):
     for name in module.__all__:
         value = getattr(module, name)
         home = getattr(value, "__module__", None)
-        if home is not None and home.startswith(("risegrad", "riselab")):  # constants do not know their home
+        if home is not None and home.startswith(
+            ("risegrad", "riselab")
+        ):  # constants do not know their home
             assert {home, f"{home}.{name}"} & SHOWN, f"{room}.{name} is on no page"
 
 

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from risegrad.common.imports import lazy
+from risegrad.moved import find_moved_modules
 
 if TYPE_CHECKING:
     from risegrad.core.attachment import Attachment as Attachment
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from risegrad.memory.remembering import remember as remember
     from risegrad.memory.retraction import retract as retract
     from riselab.frontier.search import frontier as frontier
+
+find_moved_modules()
 
 __version__ = "0.1.0"
 

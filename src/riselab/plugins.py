@@ -25,9 +25,6 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from risegrad.common.imports import explained
-from riselab.moved import find_moved_modules
-
-find_moved_modules()
 
 GROUP = "risegrad.plugins"
 """The group of entry points that name plugins."""

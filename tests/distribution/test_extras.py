@@ -76,7 +76,7 @@ def test_each_extra_alone_brings_what_it_promises(extra: str) -> None:
 
 def test_without_the_extra_the_name_says_which_one() -> None:
     result = alone("", "from risegrad import lab; lab.run")
-    assert 'altair is needed: pip install "risegrad[lab]"' in result.stderr
+    assert 'altair is needed for charts: pip install "risegrad[lab]"' in result.stderr
 
 
 def test_what_is_hidden_cannot_be_imported() -> None:

@@ -28,7 +28,7 @@ def run(command, *words):
 def test_commands_import_nothing_heavy():
     code = (
         "import sys;"
-        "from riselab.commands import calibrate_command, diagnose_command, local_command;"
+        "from riselab.commands import calibrate, diagnose, local;"
         "print([m for m in ('torch', 'numpy', 'timm', 'transformers') if m in sys.modules])"
     )
     result = subprocess.run(

@@ -428,7 +428,7 @@ def test_memory_alone_and_pull_alone():
     assert keeper.drift() is None
     assert "no examples" in str(keeper)
     alone = kept(damping=None)
-    assert (alone.memory, alone.attachment) == (None, None)
+    assert (alone.memory, alone.handle) == (None, None)
     assert "steps are not shaped" in str(alone)
 
 

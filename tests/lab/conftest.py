@@ -24,11 +24,7 @@ FAKE = "lab.fake_workload"
 
 def program(work: str = FAKE) -> list[str]:
     """The command ``rise`` as a process of its own, on another workload than the usual one."""
-    text = (
-        "import sys; from riselab.running import workload; "
-        f"workload.DEFAULT = {work!r}; from riselab.cli import main; sys.exit(main())"
-    )
-    return [sys.executable, "-c", text]
+    return [sys.executable, str(TESTS / "lab" / "on_workload.py"), work]
 
 
 EXPERIMENT = """

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from riselab.records import record
+from risegrad.common import environment
 from riselab.running.folder import LOG
 from riselab.running.local import LocalEngine
 from riselab.running.schedule import Ended
@@ -74,10 +74,10 @@ def test_a_worker_that_dies_between_runs_is_replaced(engine: LocalEngine, tmp_pa
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux can forget")
 def test_the_memory_of_an_earlier_run_does_not_count() -> None:
-    record.watch_memory()
-    before = record.memory()["peak_rss_bytes"]
+    environment.watch_memory()
+    before = environment.memory()["peak_rss_bytes"]
     held = bytearray(b"x" * 2**28)
-    assert record.memory()["peak_rss_bytes"] >= before + 2**27
+    assert environment.memory()["peak_rss_bytes"] >= before + 2**27
     del held
-    record.watch_memory()
-    assert record.memory()["peak_rss_bytes"] < before + 2**27
+    environment.watch_memory()
+    assert environment.memory()["peak_rss_bytes"] < before + 2**27

@@ -6,8 +6,7 @@ import warnings
 
 import pytest
 
-import riselab.plugins  # noqa: F401  (it lets imports find the old names)
-from riselab.moved import MOVED, find_moved_modules
+from risegrad.moved import MOVED, find_moved_modules
 
 
 @pytest.mark.parametrize("name", MOVED)

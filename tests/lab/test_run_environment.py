@@ -20,7 +20,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    file = tmp_path / "src" / "risegrad" / "lab" / "records" / "run_environment.py"
+    file = tmp_path / "src" / "riselab" / "records" / "record.py"
     file.parent.mkdir(parents=True)
     file.touch()
     git(tmp_path, "init", "--quiet")

@@ -8,7 +8,9 @@ from typing import Any
 
 from riselab.continual import devices
 from riselab.continual.checkpoints import Checkpoints
+from riselab.continual.runs import estimate as estimate
 from riselab.continual.runs import perform as usual
+from riselab.continual.runs import read_config as read_config
 
 
 def perform(settings: Any, folder: Path, report: Callable[[Mapping[str, Any]], None]) -> Any:

@@ -201,21 +201,18 @@ class Objective:
         check_same_form(self.batches, what)
         self.sizes = [size_of(batch) for batch in self.batches]
         with measuring(model):
-            self.predict = predict or self._predict()
+            self.predict = predict or choose_predict(model, self.batches[0], self.loss)
             self.targets = [self._target(batch) for batch in self.batches]
         self.predictor = Predictor(model, self.predict)
 
-    def _predict(self) -> Predict:
+    def _target(self, batch: Any) -> Tensor:
         try:
-            return choose_predict(self.model, self.batches[0], self.loss)
+            prediction, target = self.predict(self.model, batch)
         except IndexError as error:  # from within the model, which computes its own loss
             raise ValueError(
                 f"{self.what} batches must hold labels and tokens that the model has a place for, "
                 f"got others: {error}"
             ) from error
-
-    def _target(self, batch: Any) -> Tensor:
-        prediction, target = self.predict(self.model, batch)
         check_labels(prediction, target, self.loss, self.what)
         if not target.numel():
             raise ValueError(

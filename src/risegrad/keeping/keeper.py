@@ -47,7 +47,7 @@ class Keeper:
         """Optimizer steps since the beginning."""
         self.strength = 1.0
         """What the pull is multiplied by; a budget moves it."""
-        self.attachment: Attachment | None = None
+        self.handle: Attachment | None = None
         """What shapes the steps."""
         self.optimizer = optimizer
         self._look = look
@@ -115,12 +115,12 @@ class Keeper:
         """Take everything off; the optimizer goes on as if it had never been there."""
         for handle in self._handles:
             handle.remove()
-        if self.attachment is not None:
-            self.attachment.detach()
+        if self.handle is not None:
+            self.handle.detach()
         if self._handles:
             self.optimizer.param_groups[0].pop(KEY, None)
             _KEEPERS.pop(self.optimizer, None)
-        self._handles, self.attachment = [], None
+        self._handles, self.handle = [], None
 
     def __enter__(self) -> Self:
         return self
@@ -147,7 +147,7 @@ class Keeper:
     @property
     def factor(self) -> float | None:
         """How much longer the last shaped step was made to make the plain one's progress."""
-        return None if self.attachment is None else self.attachment.factor
+        return None if self.handle is None else self.handle.factor
 
     @property
     def time_ratio(self) -> float | None:
@@ -175,7 +175,7 @@ class Keeper:
                 exempt = not_told_by_names(self.model)
                 shaper = Informed(self.memory, self.settings.damping, exempt=exempt)
                 names = self.model.named_parameters()
-                self.attachment = attach(optimizer, shaper, names, right_place(optimizer))
+                self.handle = attach(optimizer, shaper, names, right_place(optimizer))
             before(self._ready)
             after(self._after_step)
             self._handles += [

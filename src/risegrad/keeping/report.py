@@ -167,9 +167,9 @@ def report_of(keeper: Keeper) -> Report:
 
 
 def _uncovered(keeper: Keeper) -> dict[str, str]:
-    if keeper.attachment is None or keeper.memory is None:
+    if keeper.handle is None or keeper.memory is None:
         return {}
-    shaped = {id(tensor) for tensor in keeper.attachment._tensors}
+    shaped = {id(tensor) for tensor in keeper.handle._tensors}
     trained = {id(tensor) for tensor in trained_by(keeper.optimizer)}
     return {
         name: keeper.memory.uncovered.get(name, "not in a layer that is remembered")

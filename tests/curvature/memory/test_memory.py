@@ -301,7 +301,7 @@ def test_the_text_tells_what_is_kept():
     row = next(line for line in shown.splitlines() if line.startswith("2 "))
     kept = found["2"]
     assert row.split()[:3] == ["2", "linear", "10"]
-    assert f"{kept.inputs.effective_dimension(0.3):.1f}/5" in row
+    assert f"{kept.inputs.effective_dimension(0.1):.1f}/5" in row
     assert f"{kept.bytes} B" in row
     assert "0.weight: exempt" in shown
 

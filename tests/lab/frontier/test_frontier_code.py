@@ -14,8 +14,8 @@ from riselab.continual.batches import epoch_batches
 from riselab.experiments.cells import expand
 from riselab.experiments.file import Experiment, RowTable
 from riselab.frontier.found import FoundFrontier
-from riselab.frontier.lines import code_of
 from riselab.frontier.grid import FrontierGrid
+from riselab.frontier.lines import code_of
 from riselab.frontier.problem import METHODS, FrontierSettings, problem_of
 from riselab.running import workload
 

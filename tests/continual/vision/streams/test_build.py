@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from riselab.continual.vision.streams import ImageStreamSettings, build_stream, named_stream
-from riselab.continual.vision.streams import images as class_order
+from riselab.continual.vision.streams.images import class_order
 
 PARTS = ("train", "validation", "test")
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from riselab.continual.vision.streams import images, sessions
+from riselab.continual.vision.streams import sessions
+from riselab.continual.vision.streams.images import class_order
 
 CIFAR100 = """68 56 78 8 23 84 90 65 74 76 40 89 3 92 55 9 26 80 43 38 58 70 77 1 85 19 17 50 28 53
 13 81 45 82 6 59 83 16 15 44 91 41 72 60 79 52 20 10 31 54 37 95 14 71 96 98 97 2 64 66 42 22 35 86
@@ -19,7 +20,7 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("count", PUBLISHED)
 def test_the_default_order_is_the_published_one(count):
-    order = images(count).tolist()
+    order = class_order(count).tolist()
     assert order[: len(PUBLISHED[count])] == PUBLISHED[count]
     assert sorted(order) == list(range(count))
 
@@ -28,7 +29,7 @@ def test_the_order_is_that_of_the_global_generator_which_is_left_alone():
     np.random.seed(7)
     expected = np.random.permutation(30)
     np.random.seed(3)
-    assert np.array_equal(images(30, seed=7), expected)
+    assert np.array_equal(class_order(30, seed=7), expected)
     after = np.random.rand()
     np.random.seed(3)
     assert after == np.random.rand()

@@ -77,7 +77,9 @@ def test_less_is_forgotten_and_more_learned(
     # Progress matching: plain training's own rate is right, and nothing is tuned.
     kept = learned(upright, tasks, 1e-3, memory)
     assert kept[0] < forgotten / 4
-    assert kept[1] > new - 2
+    # Three standard errors of the difference of two accuracies on these digits.
+    tests = len(tasks[1][1]) - TRAINED
+    assert kept[1] > new - 3 * (2 * new * (100 - new) / tests) ** 0.5
     # The control that must fail: the same spectra in random directions know nothing.
     blind = learned(upright, tasks, 1e-3, memory.rotated())
     assert blind[0] > forgotten
