@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from risegrad.core.optimizers import unwrapped
 from risegrad.integrations.records import sign_kept
-from risegrad.integrations.transformers import _make_card, _reporters, text_form
+from risegrad.integrations.transformers import make_card, reporters_of, text_form
 from risegrad.keeping.keep import keep
 from risegrad.keeping.keeper import KEY, Keeper
 from risegrad.keeping.report import report_of
@@ -52,7 +52,7 @@ class KeepCallback(TrainerCallback):
     ) -> None:
         """Keep, or go on keeping where a resumed run was."""
         model, optimizer = kwargs["model"], unwrapped(kwargs["optimizer"])
-        self._reporters = _reporters(args)
+        self._reporters = reporters_of(args)
         folder = Path(args.output_dir or ".") / FOLDER
         if self.keeper is not None:
             self.keeper.detach()  # a training that an exception ended has left it
@@ -95,7 +95,7 @@ class KeepCallback(TrainerCallback):
         if state.is_world_process_zero:
             folder = Path(args.output_dir or ".")
             folder.mkdir(parents=True, exist_ok=True)
-            _make_card(keeper.model, folder)
+            make_card(keeper.model, folder)
             sign_kept(folder, report.plain())
             print(report, report.sentence, sep="\n")
         keeper.detach()

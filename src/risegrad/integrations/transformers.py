@@ -151,7 +151,7 @@ class ForgettingCallback(ForgettingInTraining, TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Score everything; a resumed run counts from where it first began."""
-        self._reporters = _reporters(args)
+        self._reporters = reporters_of(args)
         prepare = _preparing(args, kwargs, self.tokenizer)
         reading = self._begin(kwargs["model"], [kwargs["optimizer"]], prepare, state)
         if state.global_step:
@@ -197,7 +197,7 @@ class ForgettingCallback(ForgettingInTraining, TrainerCallback):
             config = {"optimizer": str(args.optim), "lr": args.learning_rate}
             steps = {"steps": state.global_step, "batch": args.train_batch_size}
             self._write_record(folder, args.seed, config | steps)
-            _make_card(meter.model, folder)
+            make_card(meter.model, folder)
             self.save(folder)
         for reporter in self._reporters:
             if hasattr(reporter, "tb_writer"):  # the others' runs are the Trainer's own
@@ -251,7 +251,7 @@ def _first_scores(state: TrainerState, now: MeterReading) -> tuple[dict[str, Kep
     return found, step
 
 
-def _reporters(args: TrainingArguments) -> list[Any]:
+def reporters_of(args: TrainingArguments) -> list[Any]:
     """Trackers of our own, which log into the runs that the Trainer's have begun."""
     kinds = get_reporting_integration_callbacks(args.report_to)  # type: ignore[no-untyped-call]
     made: list[Any] = [kind() for kind in kinds]
@@ -261,7 +261,7 @@ def _reporters(args: TrainingArguments) -> list[Any]:
     return made
 
 
-def _make_card(model: nn.Module, folder: Path) -> None:
+def make_card(model: nn.Module, folder: Path) -> None:
     """peft's own model card, which ``trainer.save_model()`` will keep with our section in it."""
     make = getattr(getattr(model, "module", model), "create_or_update_model_card", None)
     if callable(make) and hasattr(model, "peft_config"):

@@ -17,8 +17,7 @@ from risegrad.curvature.targets import unwrapped
 from risegrad.keeping.answers import Answers, features, predictions
 from risegrad.keeping.dreams import dreamed
 from risegrad.keeping.looking import Look
-from risegrad.memory.examples import TextForm, kind_of, prepared
-from risegrad.memory.examples import _is_text as is_text
+from risegrad.memory.examples import TextForm, is_text, kind_of, prepared
 from risegrad.memory.factor import check_damping
 from risegrad.memory.memory import DAMPING, Memory
 from risegrad.memory.outputs import Of, Reading

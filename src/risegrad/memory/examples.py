@@ -216,7 +216,7 @@ class _Collator:
         self._flattens: bool | None = None
 
     def __call__(self, examples: list[Any]) -> Any:
-        text = _is_text(examples[0], self._form.text_field)
+        text = is_text(examples[0], self._form.text_field)
         if not text or self._trains_on_raw_texts():
             batch = self._collated([self._fitting(example) for example in examples])
             if not text or isinstance(batch, Mapping):  # GRPO's collator leaves texts as they are
@@ -234,7 +234,7 @@ class _Collator:
             stream = isinstance(self._trained, IterableDataset) or self._trained is None
             columns = getattr(self._trained, "column_names", None)
             first = dict.fromkeys(columns) if columns else None if stream else self._trained[0]
-            self._raw = _is_text(first, self._form.text_field)
+            self._raw = is_text(first, self._form.text_field)
         return self._raw
 
     def _fitting(self, example: Any) -> Any:
@@ -280,10 +280,10 @@ def _holds_examples(given: Any, text_field: str) -> bool:
         return False
     tokens = given[0].get("input_ids") if isinstance(given[0], Mapping) else None
     alone = tokens is not None and torch.as_tensor(tokens).ndim == 1
-    return alone or _is_text(given[0], text_field)
+    return alone or is_text(given[0], text_field)
 
 
-def _is_text(example: Any, text_field: str) -> bool:
+def is_text(example: Any, text_field: str) -> bool:
     """A text, messages, or a mapping with some; not one with tokens or images already."""
     if isinstance(example, Mapping):
         known = {text_field, "messages", "conversations", "prompt"}
