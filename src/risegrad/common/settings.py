@@ -32,7 +32,6 @@ from typing import (
     Annotated,
     Any,
     Literal,
-    Protocol,
     TypeVar,
     Union,
     get_args,
@@ -337,16 +336,6 @@ def wrong(where: str, expected: str, value: Any) -> ValueError:
     else:
         got = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}..."
     return ValueError(f"{where or 'the settings'}: expected {expected}, got {got}")
-
-
-class Declaration(Protocol):
-    """What may stand in ``Annotated`` beside a type: a check, and the same in words."""
-
-    def check(self, name: str, value: object, kind: Any) -> None:
-        """Raise an error if ``value`` is not allowed; ``kind`` is the field's type."""
-
-    def words(self) -> str:
-        """What is allowed, in words."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from elsewhere, ends in torch's ``cross_entropy``; what goes in there are its pr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import islice
@@ -14,8 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
-from torch.overrides import TorchFunctionMode
 
 from risegrad.common.seeds import generator_for
 from risegrad.core.coverage import plain_name
@@ -25,6 +23,7 @@ from risegrad.curvature.batches import IGNORED
 from risegrad.curvature.objective import Objective
 from risegrad.curvature.products import Kind, NetworkOperator, Operator, ScaledOperator
 from risegrad.curvature.space import EXACT, Space, joined, make_space
+from risegrad.curvature.targets import CrossEntropies
 from risegrad.memory.memory import Memory
 from risegrad.memory.remembering import remember
 from riselab.continual.additions.memory import RunMemory
@@ -35,24 +34,6 @@ from riselab.foresight.settings import DiagnosisSettings
 
 Plain = dict[str, Tensor]
 """A batch by the names of its fields, which curvature code knows how to move and to count."""
-
-
-class Caught(TorchFunctionMode):
-    """Scores and targets of every cross-entropy while it is active."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[tuple[Tensor, Tensor]] = []
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        options = dict(kwargs or {})
-        if func is cross_entropy:
-            scores = args[0] if args else options["input"]
-            target = args[1] if len(args) > 1 else options["target"]
-            self.calls.append((scores, target))
-        return func(*args, **options)
 
 
 def as_plain_batch(batch: SessionBatch) -> Plain:
@@ -85,13 +66,13 @@ class SessionReader:
 
     def answers(self, module: nn.Module, plain: Plain) -> tuple[Tensor, Tensor]:
         """Scores and labels, one row for each prediction that counts."""
-        with Caught() as caught:
+        with CrossEntropies() as caught:
             self.session.loss(self.batch(plain), True)
         if not caught.calls:
             raise ValueError(
                 "the session's loss must be a cross-entropy to be diagnosed, and it calls none"
             )
-        scores, target = caught.calls[-1]
+        scores, target = caught.calls[-1]["input"], caught.calls[-1]["target"]
         if self.known:
             scores = scores[..., : self.known]
         counts = target != IGNORED
