@@ -9,7 +9,7 @@ OLDEST := .venv-oldest
 # Every tool here is a child of make; one that starts more threads than cores only slows the others.
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: help setup demo test slow lint types check bench docs oldest clean
+.PHONY: help setup demo test slow lint types check bench docs dist oldest clean
 
 help:            ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -48,6 +48,12 @@ bench: setup     ## ratios against references and peers, measured in one run
 
 docs: setup      ## build the documentation strictly into site/
 	PYTHONPATH=docs $(BIN)/zensical build --strict --clean
+
+dist: setup      ## wheel and sdist in dist/, checked as the package index would
+	$(BIN)/python -m pip install --quiet build twine
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/twine check --strict dist/*
 
 oldest:          ## the default suite with the oldest supported versions, in its own environment
 	test -x $(OLDEST)/bin/python || $(OLDEST_PYTHON) -m venv $(OLDEST)

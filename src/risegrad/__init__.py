@@ -26,6 +26,6 @@ if TYPE_CHECKING:
 
 find_moved_modules()
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __getattr__, __dir__, __all__ = lazy(__name__)
