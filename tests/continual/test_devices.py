@@ -68,3 +68,15 @@ def test_processes_that_share_an_accelerator_talk_by_gloo(
 ):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
     assert devices._backend(torch.device(device)) == backend
+
+
+def test_inside_every_pass_of_the_model_is_in_the_precision_and_afterwards_none() -> None:
+    model, x = torch.nn.Linear(8, 8), torch.randn(2, 8)
+    with Devices("bfloat16", "cpu").inside(model):
+        assert model(x).dtype == torch.bfloat16
+    assert model(x).dtype == torch.float32
+    assert "forward" not in model.__dict__
+    patched = model.forward = model.forward
+    with Devices("bfloat16", "cpu").inside(model):
+        assert model(x).dtype == torch.bfloat16
+    assert model.forward is patched

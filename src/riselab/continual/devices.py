@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import Parameter
 
 from risegrad.common.environment import cores
@@ -52,6 +52,23 @@ class Devices:
         if self.precision == "float32":
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
+
+    @contextlib.contextmanager
+    def inside(self, model: nn.Module) -> Iterator[None]:
+        """While every pass of the model is in this precision, whoever makes it, as accelerate does:
+        what a rule keeps is then computed as it is trained."""
+        if self.precision == "float32":
+            yield
+            return
+        forward: Any = model.forward
+        patched = "forward" in model.__dict__
+        model.forward = torch.autocast(self.device.type, dtype=torch.bfloat16)(forward)
+        try:
+            yield
+        finally:
+            del model.forward
+            if patched:
+                model.forward = forward
 
     def total(self, value: Tensor) -> Tensor:
         """The sum over processes."""

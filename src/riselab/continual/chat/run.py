@@ -90,7 +90,7 @@ def seconds(settings: ChatRun) -> float:
     model = trained_parts(model, settings.model, settings.seed)
     chats = [texts.chat(e.prompt, e.answer) for e in stream[0].train[: settings.loop.batch]]
     started = time.perf_counter()
-    with devices.autocast():
+    with devices.inside(model):
         scores, labels = answer_scores(model, texts.batch(chats))
         cross_entropy(scores.float(), labels).backward()  # type: ignore[no-untyped-call]
     return (time.perf_counter() - started) * settings.adapter.steps * len(stream)
@@ -110,14 +110,15 @@ def perform(settings: ChatRun, folder: Path, report: Report) -> dict[str, Any]:
         model = trained_parts(model, settings.model, settings.seed)
         began = {name: p.detach().clone() for name, p in trainable(model).items()}
         learner = ChatLearner(
-            model, texts, settings, [task.train for task in stream], old, devices,
+            model, texts, settings, [task.train for task in stream], old,
             Checkpoints(folder / "checkpoints", origin_of(settings)), report,
         )  # fmt: skip
         whole = settings.model.trains == "all"  # too large for a cache
-        ends, plain = learner.learn() if whole else cached(_key(settings), learner.learn)
-        scoring = Scoring(settings, stream, texts, devices)
-        history, nll = scoring.history(model, began, (ends, plain))
-        with averaged_back(model, began, settings.rule.share), devices.autocast():
+        with devices.inside(model):
+            ends, plain = learner.learn() if whole else cached(_key(settings), learner.learn)
+            history, nll = Scoring(settings, stream, texts).history(model, began, (ends, plain))
+        # As the untrained model was measured: rounding is not to count as drift.
+        with averaged_back(model, began, settings.rule.share):
             beside = abilities.compare(model)
     found = result(stream, history, SCORE, lambda A, union: metrics.summary_language(A))
     found["metrics"] |= _beside(found["metrics"], beside, plain) | {"nll": nll}
@@ -171,10 +172,8 @@ def _scored(stream: Stream[Examples], number: int, settings: ChatRun) -> Example
 class Scoring:
     """Exact answers and their likelihood, after each task."""
 
-    def __init__(
-        self, settings: ChatRun, stream: Stream[Examples], texts: ChatTexts, devices: Devices
-    ) -> None:
-        self.settings, self.stream, self.texts, self.devices = settings, stream, texts, devices
+    def __init__(self, settings: ChatRun, stream: Stream[Examples], texts: ChatTexts) -> None:
+        self.settings, self.stream, self.texts = settings, stream, texts
 
     def history(self, model: Any, began: Any, learned: Made) -> tuple[History, float]:
         """The scores of all tasks so far after each, and the mean NLL of an answer when learned."""
@@ -202,8 +201,7 @@ class Scoring:
         hits, nll = 0, 0.0
         chats = [self.texts.chat(example.prompt, example.answer) for example in examples]
         for group in by_length(chats, SCORED):
-            with self.devices.autocast():
-                scores, labels = answer_scores(model, self.texts.batch(group))
+            scores, labels = answer_scores(model, self.texts.batch(group))
             nll += float(cross_entropy(scores.float(), labels, reduction="sum"))
             # Each answer token is the likeliest one: greedy decoding writes this and stops.
             right = torch.split(scores.argmax(-1) == labels, [chat.answer for chat in group])

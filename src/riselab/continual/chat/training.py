@@ -27,7 +27,6 @@ from riselab.continual.chat.settings import ChatRun
 from riselab.continual.chat.tasks import Examples
 from riselab.continual.chat.texts import Chat, ChatTexts, answer_scores
 from riselab.continual.checkpoints import Checkpoints
-from riselab.continual.devices import Devices
 from riselab.continual.host import Report
 
 TOGETHER = 5
@@ -50,7 +49,6 @@ class ChatLearner:
     tasks: Sequence[Examples]
     old: list[Chat]
     """What stands for what it knew."""
-    devices: Devices
     checkpoints: Checkpoints
     report: Report
 
@@ -102,9 +100,8 @@ class ChatLearner:
             ]
             self.model.train()
             optimizer.zero_grad()
-            with self.devices.autocast():
-                loss = self._loss(chats)
-                whole = loss + self._old_loss(task, step, keeper)
+            loss = self._loss(chats)
+            whole = loss + self._old_loss(task, step, keeper)
             whole.backward()  # type: ignore[no-untyped-call]
             value = float(loss.detach())
             if budget.clip:
