@@ -202,3 +202,32 @@ def test_how_much_work_it_is(root):
     assert estimate(settings) == {"tasks": 1, "chats": 11, "forward": 24, "backward": 12}
     assert seconds(settings) > 0
     assert needs(settings, {})["missing"] == []
+
+
+@pytest.mark.parametrize("trains", ["osf", "corda"])
+def test_adapters_of_peft_begin_as_the_model_and_learn(root, tmp_path, trains):
+    base, tokens = tiny_chat.llama(), torch.tensor([[1, 4, 5, 8]])
+    old = [{"input_ids": torch.randint(1, 20, (1, 40))} for _ in range(8)]
+    model = trained_parts(tiny_chat.llama(), ChatModelSettings(rank=2, trains=trains), 0, old)
+    torch.testing.assert_close(model(tokens).logits, base(tokens).logits, rtol=1e-3, atol=1e-4)
+    assert sum(p.numel() for p in trainable(model).values()) > 0
+    found = run(root, tmp_path, model={"trains": trains})
+    assert found["metrics"]["drift"] > 0
+
+
+def test_kl_on_new_answers_holds_them_back(root, tmp_path):
+    plain = run(root, tmp_path / "plain")
+    held = run(root, tmp_path / "held", rule={"name": "kl-new", "weight": 30.0})
+    assert held["metrics"]["drift_new"] < plain["metrics"]["drift_new"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rule": {"name": "kl-new"}, "model": {"trains": "all"}}, "kl-new' needs model.trains"),
+        ({"rule": {"share": 0.5}, "model": {"trains": "osf"}}, "share needs model.trains = 'lora'"),
+    ],
+)
+def test_what_needs_the_weights_of_then_says_so(root, changes, message):
+    with pytest.raises(ValueError, match=message):
+        read_config(config(root, **changes))

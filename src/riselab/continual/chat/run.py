@@ -87,8 +87,8 @@ def seconds(settings: ChatRun) -> float:
     """How long the steps of a run would take here, from one that is timed."""
     stream = build_stream(settings.stream)
     model, texts, devices = _loaded(settings)
-    model = trained_parts(model, settings.model, settings.seed)
     chats = [texts.chat(e.prompt, e.answer) for e in stream[0].train[: settings.loop.batch]]
+    model = trained_parts(model, settings.model, settings.seed, [texts.batch(chats[:1])])
     started = time.perf_counter()
     with devices.inside(model):
         scores, labels = answer_scores(model, texts.batch(chats))
@@ -105,15 +105,16 @@ def perform(settings: ChatRun, folder: Path, report: Report) -> dict[str, Any]:
         model, texts, devices = _loaded(settings)
         abilities = _abilities(settings, stream, model, texts)
         old = []
-        if "old" in USES[settings.rule.name]:
+        if "old" in USES[settings.rule.name] or settings.model.trains == "corda":
             old = old_chats(model, texts.tokenizer, settings, settings.rule.examples, settings.seed)
-        model = trained_parts(model, settings.model, settings.seed)
+        one_by_one = [texts.batch([chat]) for chat in old]
+        model = trained_parts(model, settings.model, settings.seed, one_by_one)
         began = {name: p.detach().clone() for name, p in trainable(model).items()}
         learner = ChatLearner(
             model, texts, settings, [task.train for task in stream], old,
             Checkpoints(folder / "checkpoints", origin_of(settings)), report,
         )  # fmt: skip
-        whole = settings.model.trains == "all"  # too large for a cache
+        whole = settings.model.trains in ("all", "osf")  # too large for a cache
         with devices.inside(model):
             ends, plain = learner.learn() if whole else cached(_key(settings), learner.learn)
             history, nll = Scoring(settings, stream, texts).history(model, began, (ends, plain))

@@ -55,10 +55,12 @@ class ChatModelSettings(Checked):
     """A name on the hub; of a model with a chat template."""
     weights: str = ""
     """A local folder in the form of transformers; given, it is used instead of the hub."""
-    trains: Literal["lora", "all"] = "lora"
-    """A LoRA on all linear layers, or all weights."""
+    trains: Literal["lora", "all", "osf", "corda"] = "lora"
+    """A LoRA on all linear layers; all weights; peft's OSF, which trains the small half of each
+    weight's singular values; or peft's CorDA, a LoRA that begins where old chats use a weight least
+    (``knowledge-preserving``)."""
     rank: PositiveInt = 8
-    """Of LoRA."""
+    """Of LoRA and CorDA."""
     alpha: Positive = 16.0
     """Of LoRA, whose output is multiplied by alpha / rank."""
     dropout: Share = 0.0
@@ -116,6 +118,7 @@ RULES = {
     "informed": "the shape alone",
     "distill": "the pull alone, in the optimizer's hook",
     "kl": "KL(then || now) on old chats as a part of the loss",
+    "kl-new": "KL(then || now) on the new answers as a part of the loss, as ASFT has it",
     "replay": "old chats as data: the loss of their answers is a part of the loss",
     "dark-replay": "both; DER++, with KL for the distance of scores",
     "rise": "the gradient, shaped blockwise by RISE as in the paper, before the optimizer",
@@ -127,6 +130,7 @@ USES: Mapping[str, tuple[str, ...]] = {
     "informed": (*_OLD, "damping"),
     "distill": (*_OLD, "pull", "budget"),
     "kl": (*_OLD, "weight"),
+    "kl-new": ("weight",),
     "replay": (*_OLD, "weight"),
     "dark-replay": (*_OLD, "weight"),
     "rise": ("q", "chunk"),
@@ -208,4 +212,10 @@ def read_config(plain: Mapping[str, Any]) -> ChatRun:
     settings = read(ChatRun, plain)
     if reasons := settings.rule.unused():
         raise Unused(reasons)
+    rule, trains = settings.rule, settings.model.trains
+    # Both need the weights of then as they were, beside an adapter that began as zero.
+    if rule.name == "kl-new" and trains != "lora":
+        raise ValueError(f"rule.name 'kl-new' needs model.trains = 'lora', got {trains!r}")
+    if rule.share != 1 and trains not in ("lora", "all"):
+        raise ValueError(f"rule.share needs model.trains = 'lora' or 'all', got {trains!r}")
     return settings

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, kl_div
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import AdamW, Optimizer
 
@@ -102,6 +102,8 @@ class ChatLearner:
             optimizer.zero_grad()
             loss = self._loss(chats)
             whole = loss + self._old_loss(task, step, keeper)
+            if self.settings.rule.name == "kl-new":
+                whole = whole + self.settings.rule.weight * self._distance_on(chats)
             whole.backward()  # type: ignore[no-untyped-call]
             value = float(loss.detach())
             if budget.clip:
@@ -118,6 +120,14 @@ class ChatLearner:
     def _loss(self, chats: Sequence[Chat]) -> Tensor:
         scores, labels = answer_scores(self.model, self.texts.batch(chats))
         return cross_entropy(scores.float(), labels)
+
+    def _distance_on(self, chats: Sequence[Chat]) -> Tensor:
+        """``KL(then || now)`` per token of the answers; then is now without the adapter."""
+        batch = self.texts.batch(chats)
+        with torch.no_grad(), self.model.disable_adapter():
+            then = answer_scores(self.model, batch)[0].float().log_softmax(-1)
+        now = answer_scores(self.model, batch)[0].float().log_softmax(-1)
+        return kl_div(now, then, reduction="batchmean", log_target=True)
 
     def _old_loss(self, task: int, step: int, keeper: Keeper | None) -> Tensor | float:
         """What a rule adds to the loss."""
