@@ -18,20 +18,7 @@ from torch import Tensor
 
 from risegrad.common.checks import check_number
 from risegrad.theory.calibration import mean_factor
-from risegrad.theory.conditions import (
-    BlockSums,
-    Partition,
-    block_diagonal,
-    block_diagonal_part,
-    check_curvature,
-    check_damage,
-    check_residuals,
-    check_symmetric,
-    check_vector,
-    dot,
-    matvec,
-    quadratic,
-)
+from risegrad.theory.conditions import *
 from risegrad.theory.deviation import (
     Moments,
     damage_moments,

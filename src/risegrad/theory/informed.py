@@ -27,21 +27,7 @@ from torch import Tensor
 
 from risegrad.common.checks import check_number, check_positive_int
 from risegrad.theory.calibration import kappa, mean_factor
-from risegrad.theory.conditions import (
-    RELATIVE_TOLERANCE,
-    check_damage,
-    check_metric,
-    check_nonzero,
-    check_psd,
-    check_real,
-    check_vector,
-    dot,
-    matvec,
-    outer,
-    quadratic,
-    scaled_identity,
-    trace,
-)
+from risegrad.theory.conditions import *
 from risegrad.theory.exposure import exposed_damage
 from risegrad.theory.identities import directional_curvature
 from risegrad.theory.progress import efficiency_gain

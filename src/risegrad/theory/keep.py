@@ -14,17 +14,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from risegrad.common.checks import check_number
-from risegrad.theory.conditions import (
-    check_damage,
-    check_matching,
-    check_metric,
-    check_nonzero,
-    check_vector,
-    dot,
-    length,
-    matvec,
-    quadratic,
-)
+from risegrad.theory.conditions import *
 from risegrad.theory.informed import ridge_step
 
 __all__ = [
