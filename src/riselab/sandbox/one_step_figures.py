@@ -5,7 +5,7 @@ middle panel stands halfway between its neighbours.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from matplotlib.axes import Axes
@@ -80,22 +80,25 @@ def _contours(panel: Axes, matrix: Tensor) -> QuadContourSet:
 
 def draw_validation(results: Results) -> Figure:
     """Figure 2, panels A-D."""
-    return _four(results.plain, "Eigenvalues move to their average")
+    return _four(results.plain, _eigenvalues, "Eigenvalues move to their average")
 
 
 def draw_rotated(results: Results) -> Figure:
     """Figure 4: the same spectrum in a random basis; A shows the off-diagonal entries."""
-    return _four(results.rotated, "Entries of the mean curvature")
+    return _four(results.rotated, _entries, "Entries of the mean curvature")
 
 
-def _four(m: Validation, first: str) -> Figure:
+First = Callable[[Axes, measured.OperatorMeasurement], None]
+
+
+def _four(m: Validation, first: First, title: str) -> Figure:
     figure, panels = kit.new_figure(5.4, 2, 2)
-    (_entries if "Entries" in first else _eigenvalues)(panels[0], m.operator)
+    first(panels[0], m.operator)
     _residual(panels[1], m.operator)
     _gap(panels[2], m.gap)
     _deviation(panels[3], m.deviations)
     others = "Operator residual", "Damage gap as the gradient turns", "One-batch deviation"
-    kit.label_panels(panels, (first, *others))
+    kit.label_panels(panels, (title, *others))
     return figure
 
 
