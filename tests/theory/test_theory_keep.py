@@ -219,21 +219,21 @@ def test_without_a_guarantee_where_there_is_a_slope():
     assert found.both.change < 0 < found.plain.change
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda H, g: keep_steps(H, eye(D), 0 * g, g, 1.0), "g must be nonzero"),
-        (lambda H, g: keep_steps(H, eye(D), g, -g, 1.0), r"g \+ strength h must be nonzero"),
-        (lambda H, g: keep_steps(H, -eye(D), g, g, 1.0), "P must be positive semidefinite"),
-        (lambda H, g: keep_steps(H, eye(D), g, g, -1.0), "strength must be a finite number >= 0"),
-        (lambda H, g: keep_steps(-H, eye(D), g, g, 1.0), "H must be positive semidefinite"),
-        (lambda H, g: best_pull_strength(H, eye(D), g, 2 * g, 1.0), "got a pull along the step"),
-        (lambda H, g: best_keep_step(H, g, g, 1.0, 0.0), "progress must be a finite number > 0"),
-        (lambda H, g: best_keep_step(H, g, 9 * g, 1.0, 1e-3), "more than the pull makes by itself"),
-        (lambda H, g: progress_factor(g, g, g, 0.5), "longest must be a finite number >= 1"),
-        (lambda H, g: old_loss_change(H, g[1:], g, g), "H and g must have the same d"),
-    ],
-)
-def test_bad_input(call, message):
-    with pytest.raises(ValueError, match=message):
-        call(curvature("psd", D), gradient(D))
+BAD = [
+    (lambda H, g: keep_steps(H, eye(D), 0 * g, g, 1.0), "g must be nonzero"),
+    (lambda H, g: keep_steps(H, eye(D), g, -g, 1.0), r"g \+ strength h must be nonzero"),
+    (lambda H, g: keep_steps(H, -eye(D), g, g, 1.0), "P must be positive semidefinite"),
+    (lambda H, g: keep_steps(H, eye(D), g, g, -1.0), "strength must be a finite number >= 0"),
+    (lambda H, g: keep_steps(-H, eye(D), g, g, 1.0), "H must be positive semidefinite"),
+    (lambda H, g: best_pull_strength(H, eye(D), g, 2 * g, 1.0), "got a pull along the step"),
+    (lambda H, g: best_keep_step(H, g, g, 1.0, 0.0), "progress must be a finite number > 0"),
+    (lambda H, g: best_keep_step(H, g, 9 * g, 1.0, 1e-3), "more than the pull makes by itself"),
+    (lambda H, g: progress_factor(g, g, g, 0.5), "longest must be a finite number >= 1"),
+    (lambda H, g: old_loss_change(H, g[1:], g, g), "H and g must have the same d"),
+]
+
+
+def test_bad_input():
+    for call, message in BAD:
+        with pytest.raises(ValueError, match=message):
+            call(curvature("psd", D), gradient(D))
