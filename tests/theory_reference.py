@@ -10,6 +10,7 @@ Two references, both over Algorithm 1 taken literally (explicit directions, expl
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
@@ -87,6 +88,11 @@ def literal_damages(H: Tensor, g: Tensor, directions: Sequence[Tensor], eta: flo
 
 def quadrature(counts: Sequence[int], sizes: Sequence[int], nodes: int = 5) -> tuple:
     """Directions of every block, (N, q_b, d_b) each, and the weights (N,) of the rule."""
+    return _quadrature(tuple(counts), tuple(sizes), nodes)
+
+
+@cache
+def _quadrature(counts: tuple[int, ...], sizes: tuple[int, ...], nodes: int) -> tuple:
     points, weights = np.polynomial.hermite_e.hermegauss(nodes)
     dims = sum(q * d for q, d in zip(counts, sizes, strict=True))
     index = np.indices((nodes,) * dims).reshape(dims, -1)

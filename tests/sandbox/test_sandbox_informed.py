@@ -10,25 +10,29 @@ from risegrad.theory import (
     efficiency_gain,
     metric_damage,
     metric_progress,
+    progress_factor,
     ridge_metric,
     ridge_step,
 )
 from risegrad.theory.calibration import kappa
-from riselab.sandbox.informed import (
-    DAMPINGS,
-    FRONTIER_DAMPING,
-    InformedCourse,
+from riselab.sandbox.quadratics import Spectrum
+from riselab.sandbox.trajectories import (
+    COMMON_RATE,
+    InformedCurve,
     InformedMeasurement,
+    Subject,
+    Tasks,
     Told,
+    follow,
     in_metric,
     least_forgetting,
+    make_tasks,
+    matched_path,
     measure_informed,
     one_step_damage,
     rules_told,
     top_pairs,
 )
-from riselab.sandbox.spectra import Spectrum
-from riselab.sandbox.trajectories import Tasks, follow, make_tasks
 
 HARMONIC = Spectrum.parse("powerlaw:1")
 
@@ -43,8 +47,8 @@ def measured(tasks: Tasks) -> InformedMeasurement:
     return measure_informed(tasks, q=4, steps=40, seed=0)
 
 
-def named(measured: InformedMeasurement) -> dict[str, InformedCourse]:
-    return {course.name: course for course in measured.courses}
+def named(measured: InformedMeasurement) -> dict[str, InformedCurve]:
+    return {curve.name: curve for curve in measured.curves}
 
 
 def rates(*values: float) -> Tensor:
@@ -66,7 +70,9 @@ def test_other_coordinates_have_the_same_losses(tasks: Tasks) -> None:
 
 def test_descent_in_the_metric_is_the_literal_informed_step(tasks: Tasks) -> None:
     rate, steps, theta = 0.2, 15, torch.zeros(12, dtype=torch.float64)
-    path = follow(in_metric(tasks, ridge_metric(tasks.H, 0.3)), "fo", 1, rates(rate), steps)
+    path = follow(
+        in_metric(tasks, ridge_metric(tasks.H, 0.3)), Subject("fo"), 1, steps, rates(rate)
+    )
     damped = tasks.H + 0.3 * torch.eye(12, dtype=torch.float64)
     for step in range(steps + 1):
         left = theta - tasks.shift
@@ -80,7 +86,7 @@ def test_descent_in_the_metric_is_the_literal_informed_step(tasks: Tasks) -> Non
 def test_rise_in_the_metric_agrees_with_literal_simulation(tasks: Tasks) -> None:
     rate, steps, runs, q, d = 0.1, 6, 20_000, 2, 12
     P = ridge_metric(tasks.H, 0.3)
-    path = follow(in_metric(tasks, P), "rise", q, rates(rate), steps)
+    path = follow(in_metric(tasks, P), Subject("rise"), q, steps, rates(rate))
     root = torch.linalg.cholesky(P)  # any root of P gives the same law
     theta, draws = torch.zeros(runs, d, dtype=torch.float64), generator_for(0, "informed")
     for _ in range(steps):
@@ -124,22 +130,21 @@ def test_one_step_is_the_theory_of_the_gain(tasks: Tasks) -> None:
 
 
 def test_knowing_more_gains_more_in_one_step(tasks: Tasks, measured: InformedMeasurement) -> None:
-    courses = named(measured)
-    exact, partial = courses["informed"], courses["informed, top 3"]
+    curves = named(measured)
+    exact, partial = curves["informed"], curves["informed, top 3"]
     assert all(0 < e < 1 for e in exact.damage)  # the filter theorem
     assert exact.damage[0] < min(partial.damage) < 1
     assert exact.damage == sorted(exact.damage)  # more damping, less gained
     assert exact.damage[0] == pytest.approx(1 / best_gain(tasks.H, start(tasks)).item(), rel=1e-2)
-    assert len(set(courses["rise"].damage)) == 1
-    noisy = courses["informed rise"].damage
+    assert len(set(curves["rise"].damage)) == 1
+    noisy = curves["informed rise"].damage
     assert all(n > e for n, e in zip(noisy, exact.damage, strict=True))
-    assert measured.dampings == DAMPINGS
 
 
 def test_on_the_frontier_only_what_knows_the_curvature_leaves_the_line(
     measured: InformedMeasurement,
 ) -> None:
-    at = {course.name: course.at_progress[0] for course in measured.courses}
+    at = {curve.name: curve.at_progress for curve in measured.curves}
     fo, rise, exact, partial = (at[n] for n in ("fo", "rise", "informed", "informed, top 3"))
     assert fo is not None
     assert rise is not None
@@ -150,21 +155,16 @@ def test_on_the_frontier_only_what_knows_the_curvature_leaves_the_line(
 
 
 def test_nothing_forgets_less_than_the_least(tasks: Tasks, measured: InformedMeasurement) -> None:
-    least = least_forgetting(tasks)
-    assert least.progress == sorted(least.progress)
-    assert least.forgetting == sorted(least.forgetting)
-    edge = list(zip(least.progress, least.forgetting, strict=True))
-    for target, found in zip(measured.targets, least.at_progress, strict=True):
-        above = min(i for i, progress in enumerate(least.progress) if progress >= target)
-        assert least.forgetting[above - 1] < found <= least.forgetting[above]
+    least = [part.tolist() for part in least_forgetting(tasks)]
+    assert least == [*measured.least]
+    assert all(part == sorted(part) for part in least)
+    edge = list(zip(*least[::-1], strict=True))
 
     def bound(progress: float) -> float:
         below = [forgetting for reached, forgetting in edge if reached <= progress]
         return below[-1] if below else 0.0
 
-    reached = [
-        pair for c in measured.courses for pair in zip(c.progress, c.forgetting, strict=True)
-    ]
+    reached = [pair for c in measured.curves for pair in zip(c.progress, c.forgetting, strict=True)]
     # Any point at all, also one that no rule visits: near the edge and anywhere.
     noise = torch.randn(2000, 12, generator=generator_for(0, "points"), dtype=torch.float64)
     theta = torch.linalg.solve(tasks.A + tasks.H, tasks.A @ tasks.shift) + noise * 0.05
@@ -175,15 +175,25 @@ def test_nothing_forgets_less_than_the_least(tasks: Tasks, measured: InformedMea
     assert all(lost >= bound(gained) - 1e-12 for gained, lost in reached)
 
 
-def test_the_frontier_uses_the_damping_it_names(measured: InformedMeasurement) -> None:
-    assert measured.frontier_damping == FRONTIER_DAMPING
-    assert DAMPINGS[0] == pytest.approx(0.01)
-    assert DAMPINGS[-1] == pytest.approx(100)
+def test_a_matched_step_makes_the_progress_of_a_plain_one(tasks: Tasks) -> None:
+    """Against the theory's checked factor, step by step; and what the table says of it."""
+    P, rate, theta = ridge_metric(tasks.H, 0.3), COMMON_RATE / tasks.top, torch.zeros(12).double()
+    path = matched_path(tasks, P, 9, rates(rate))
+    for step in range(10):
+        assert path.forgetting[step, 0].item() == pytest.approx(
+            float(theta @ tasks.H @ theta) / 2, abs=1e-12
+        )
+        g = tasks.gradient(theta)
+        x = P @ g * g.norm() / (P @ g).norm()
+        theta = theta - rate * progress_factor(g, g, x) * x
+    first = [values[1, 0] for values in (path.forgetting, path.loss)]
+    plain = follow(tasks, Subject("fo"), 1, 1, rates(rate))
+    assert first[0] < plain.forgetting[1, 0], "the filter theorem, at plain training's own rate"
 
 
 def test_a_spectrum_with_zeros_is_fine() -> None:
     values = Spectrum("zeros", lambda d: (torch.arange(d) < d // 2).double() + 1e-300)
     singular = make_tasks(values, 8, generator_for(0, "singular"))
     found = measure_informed(singular, q=2, steps=4, seed=0)
-    assert all(value > 0 for course in found.courses for value in course.damage)
-    assert all(0 <= value <= 1 + 1e-9 for value in found.least.progress)
+    assert all(value > 0 for curve in found.curves for value in curve.damage)
+    assert all(0 <= value <= 1 + 1e-9 for value in found.least[1])

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from risegrad.common.seeds import generator_for
-from riselab.sandbox.quadratics import diagonal, even_gradient, random_rotation, rotated
+from riselab.sandbox.quadratics import Spectrum, diagonal, even_gradient, random_rotation, rotated
 from riselab.sandbox.run import SandboxSettings
-from riselab.sandbox.spectra import Spectrum
 
 SPECTRA = ["powerlaw:1", "powerlaw:0.3", "logspace:2", "spiked:2,20"]
 

@@ -43,32 +43,40 @@ def test_the_paper_s_numbers_stand_beside_those_of_the_panels(results: Results) 
     rows = {row.what: row for row in comparisons(results)}
     error, r_squared, ratio, slope = list(rows.values())[:4]
     assert [row.paper for row in (error, r_squared, ratio, slope)] == [1.17e-2, 0.9999, 0.79, None]
-    assert error.ours == results.operator.eigenvalue_errors[0]
-    assert r_squared.ours == results.gap.r_squared
-    assert slope.ours == pytest.approx(float(results.operator.slopes.mean()))
+    assert error.ours == results.plain.operator.eigenvalue_errors[0]
+    assert r_squared.ours == results.plain.gap.r_squared
+    assert slope.ours == pytest.approx(float(results.plain.operator.slopes.mean()))
     assert slope.exact == -0.5
     wide, narrow = (
-        next(p for p in results.deviations if p.q == 2 and p.block == size) for size in (16, 4)
+        next(p.deviation for p in results.plain.deviations if p.q == 2 and p.block == size)
+        for size in (16, 4)
     )
-    assert ratio.ours == narrow.measured / wide.measured
+    assert ratio.ours == narrow.value / wide.value
     assert ratio.exact == narrow.exact / wide.exact
 
 
 def test_the_table_says_what_is_forgotten_at_equal_progress(results: Results) -> None:
     rows = {row.what: row.ours for row in comparisons(results)}
     words = "forgetting over FO's at 50% progress, 5 steps"
-    named = {course.name: course.at_progress[0] for course in results.informed.courses}
-    for name in ("rise", "informed"):
+    named = {curve.name: curve.at_progress for curve in results.informed.curves}
+    for name in ("rise", "informed", "informed, matched"):
         assert rows[f"{words}: {name}"] == named[name] / named["fo"]  # type: ignore[operator]
     excess = {row.subject.name: row.excess[-1] for row in results.equal_progress}
-    assert rows["forgetting over FO's at 50% progress, 16 steps: rise"] == 1 + excess["rise"]  # type: ignore[operator]
+    found = rows["forgetting over FO's at 50% progress, 16 steps: rise"]
+    assert (16, found - 1) == pytest.approx(excess["rise"])
+    fo, *_, matched = results.informed.curves
+    assert fo.at_rate is not None
+    assert matched.at_rate is not None
+    for at, what in enumerate(("forgetting", "progress")):
+        name = f"{what} over FO's at its rate for that, 5 steps: informed, matched"
+        assert rows[name] == matched.at_rate[at] / fo.at_rate[at]
 
 
 def test_equal_seeds_give_equal_results_and_others_do_not(results: Results) -> None:
     assert comparisons(run(SMALL)) == comparisons(results)
     other = run(dataclasses.replace(SMALL, seed=1))
-    assert not torch.equal(other.gap.measured, results.gap.measured)
-    for name in ("deviations", "sweep", "rotated_deviations", "equal_progress", "informed"):
+    assert not torch.equal(other.plain.gap.measured, results.plain.gap.measured)
+    for name in ("exposure", "sweep", "equal_progress", "informed"):
         assert getattr(other, name) != getattr(results, name), name
 
 
@@ -108,7 +116,7 @@ def test_drawing_leaves_pyplot_alone() -> None:
 
 def test_the_smallest_problem_with_one_block_still_gives_every_panel() -> None:
     whole = run(dataclasses.replace(SMALL, d=2, q=64, large_d=4, block=4, steps=1))
-    assert deviation_ratio(whole.deviations, 2)[0] == 1
+    assert deviation_ratio(whole.plain.deviations, 2)[0] == 1
     with style():
         drawn = {name: draw(whole) for name, draw in FIGURES.items()}
     panels = {name: len(figure.axes) for name, figure in drawn.items()}

@@ -1,5 +1,7 @@
 """The trajectory: exact recursions against enumeration, brute force, and each other."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor
@@ -7,9 +9,11 @@ from torch import Tensor
 from risegrad.common.seeds import generator_for
 from risegrad.theory import damage_moments, expected_damage
 from risegrad.theory.calibration import kappa, mean_factor
-from riselab.sandbox.spectra import Spectrum
+from risegrad.theory.conditions import quadratic
+from riselab.sandbox.quadratics import Spectrum
 from riselab.sandbox.trajectories import (
     RULES,
+    Path,
     RuleName,
     Subject,
     Tasks,
@@ -37,6 +41,10 @@ def rates(*values: float) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
+def covariance(path: Path) -> Tensor:
+    return path.second_moment[0] - torch.outer(path.mean[0], path.mean[0])
+
+
 def test_tasks_share_curvature_so_that_the_gradient_meets_more_than_average() -> None:
     found = make_tasks(HARMONIC, 64, generator_for(0, "tasks"))
     g = found.gradient(torch.zeros(64, dtype=torch.float64))
@@ -49,12 +57,10 @@ def test_tasks_share_curvature_so_that_the_gradient_meets_more_than_average() ->
 @pytest.mark.parametrize("rule", RULES)
 def test_recursions_agree_with_simulation(tasks: Tasks, rule: RuleName, block: int | None) -> None:
     rate, steps, runs = 0.15, 12, 20_000
-    path = follow(tasks, rule, 2, rates(rate), steps, block=block)
-    walks = walk(tasks, rule, 2, rate, steps, runs, generator_for(0, f"{rule}{block}"), block=block)
-    for exact, simulated in (
-        (path.forgetting[:, 0], walks.forgetting),
-        (path.loss[:, 0], walks.loss),
-    ):
+    subject, draws = Subject(rule, block), generator_for(0, f"{rule}{block}")
+    path = follow(tasks, subject, 2, steps, rates(rate))
+    losses = walk(tasks, lambda g: draw(subject, g, 2, draws), rates(rate).expand(runs), steps)
+    for exact, simulated in zip((path.forgetting[:, 0], path.loss[:, 0]), losses, strict=True):
         errors = simulated.std(1) / runs**0.5
         # FO is not random: there the two must agree to rounding.
         assert ((simulated.mean(1) - exact).abs() <= BOUND * errors + 1e-13).all()
@@ -63,14 +69,14 @@ def test_recursions_agree_with_simulation(tasks: Tasks, rule: RuleName, block: i
 @pytest.mark.parametrize("rule", ["rise", "covariance-noise", "raw-zo"])
 def test_the_displacement_has_the_exact_mean_and_covariance(tasks: Tasks, rule: RuleName) -> None:
     rate, steps, runs = 0.15, 4, 40_000
-    path = follow(tasks, rule, 3, rates(rate), steps, block=2)
+    path = follow(tasks, Subject(rule, 2), 3, steps, rates(rate))
     theta, draws = torch.zeros(runs, 6, dtype=torch.float64), generator_for(0, rule)
     for _ in range(steps):
-        theta = theta - rate * draw(rule, tasks.gradient(theta), 3, draws, block=2)
+        theta = theta - rate * draw(Subject(rule, 2), tasks.gradient(theta), 3, draws)
     assert ((theta.mean(0) - path.mean[0]) / (theta.std(0) / runs**0.5)).abs().max() < BOUND
     centered = theta - path.mean[0]
     products = centered[:, :, None] * centered[:, None, :]
-    error = (products.mean(0) - path.covariance[0]) / (products.std(0) / runs**0.5)
+    error = (products.mean(0) - covariance(path)) / (products.std(0) / runs**0.5)
     assert error.abs().max() < BOUND
 
 
@@ -109,7 +115,7 @@ def test_rise_agrees_with_the_dense_enumeration_of_its_moments(d: int, size: int
         second = torch.einsum("ijkl,jl->ik", products, tasks.A @ S @ tasks.A)
         S = S - rate * a * (tasks.A @ S + S @ tasks.A) + rate**2 * second
         m = m - rate * a * tasks.A @ m
-    path = follow(tasks, "rise", q, rates(rate), steps, block=size)
+    path = follow(tasks, Subject("rise", size), q, steps, rates(rate))
     assert path.loss[-1, 0].item() == pytest.approx((tasks.A * S).sum().item() / 2, rel=1e-12)
     torch.testing.assert_close(path.mean[0], m + tasks.shift, rtol=1e-12, atol=1e-14)
     cross = torch.outer(m, tasks.shift)
@@ -122,13 +128,13 @@ def test_rise_agrees_with_the_dense_enumeration_of_its_moments(d: int, size: int
 @pytest.mark.parametrize("d", [6, 64])
 def test_fo_is_a_matrix_power_and_has_no_spread(d: int) -> None:
     tasks = make_tasks(HARMONIC, d, generator_for(0, "tasks"))
-    rate, steps = 0.9 / float(torch.linalg.eigvalsh(tasks.A)[-1]), 400
-    path = follow(tasks, "fo", 1, rates(rate), steps)
+    rate, steps = 0.9 / tasks.top, 400
+    path = follow(tasks, Subject("fo"), 1, steps, rates(rate))
     shrink = torch.linalg.matrix_power(torch.eye(d, dtype=torch.float64) - rate * tasks.A, steps)
     displacement = tasks.shift - shrink @ tasks.shift
     torch.testing.assert_close(path.mean[0], displacement, rtol=1e-10, atol=1e-12)
     # Hundreds of steps: an antisymmetric rounding error left to grow would show here.
-    assert path.covariance.abs().max() < 1e-12
+    assert covariance(path).abs().max() < 1e-12
     assert path.forgetting[-1, 0].item() == pytest.approx(
         (displacement @ tasks.H @ displacement).item() / 2, rel=1e-9
     )
@@ -136,7 +142,7 @@ def test_fo_is_a_matrix_power_and_has_no_spread(d: int) -> None:
 
 def test_one_step_is_the_local_theory(tasks: Tasks) -> None:
     rate, g = 0.3, tasks.gradient(torch.zeros(6, dtype=torch.float64))
-    rise = follow(tasks, "rise", 2, rates(rate), 1)
+    rise = follow(tasks, Subject("rise"), 2, 1, rates(rate))
     mean, _ = damage_moments(tasks.H, g, 2, eta=rate)
     assert rise.forgetting[1, 0].item() == pytest.approx(mean.item(), rel=1e-12)
     assert mean.item() == pytest.approx(expected_damage(tasks.H, g, 2, eta=rate).item(), rel=1e-12)
@@ -148,19 +154,20 @@ def test_rules_that_are_the_same_at_another_learning_rate(tasks: Tasks) -> None:
     pairs: list[tuple[RuleName, RuleName, float]]
     pairs = [("scaled-fo", "fo", a), ("raw-zo", "rise", 1 / a)]
     for one, other, factor in pairs:
-        left = follow(tasks, one, 2, rates(0.1, 0.2), steps, block=3)
-        right = follow(tasks, other, 2, factor * rates(0.1, 0.2), steps, block=3)
+        left = follow(tasks, Subject(one, 3), 2, steps, rates(0.1, 0.2))
+        right = follow(tasks, Subject(other, 3), 2, steps, factor * rates(0.1, 0.2))
         torch.testing.assert_close(left.second_moment, right.second_moment)
         torch.testing.assert_close(left.forgetting, right.forgetting)
 
 
 def test_covariance_noise_has_the_means_of_rise_and_another_law(tasks: Tasks) -> None:
     left, right = (
-        follow(tasks, rule, 1, rates(0.2), 9, block=3) for rule in ("rise", "covariance-noise")
+        follow(tasks, Subject(rule, 3), 1, 9, rates(0.2)) for rule in ("rise", "covariance-noise")
     )
     assert torch.equal(left.second_moment, right.second_moment)
+    g = tasks.gradient(torch.zeros(20_000, 6, dtype=torch.float64))
     first = [
-        walk(tasks, rule, 1, 0.2, 1, 20_000, generator_for(0, rule)).forgetting[1]
+        quadratic(tasks.H, draw(Subject(rule), g, 1, generator_for(0, rule)))
         for rule in ("rise", "covariance-noise")
     ]
     # Same mean; a product of normal numbers has heavier tails than a normal one.
@@ -168,14 +175,14 @@ def test_covariance_noise_has_the_means_of_rise_and_another_law(tasks: Tasks) ->
 
 
 def test_the_covariance_is_positive_and_progress_lags_its_mean(tasks: Tasks) -> None:
-    path = follow(tasks, "rise", 1, rates(0.1), 20)
-    assert torch.linalg.eigvalsh(path.covariance[0])[0] > 0
+    path = follow(tasks, Subject("rise"), 1, 20, rates(0.1))
+    assert torch.linalg.eigvalsh(covariance(path))[0] > 0
     at_mean = path.mean[0] - tasks.shift
     assert path.loss[-1, 0] > at_mean @ tasks.A @ at_mean / 2
 
 
 def test_the_efficient_part_ends_at_the_most_progress_and_skips_divergence(tasks: Tasks) -> None:
-    sweep = follow(tasks, "rise", 1, sweep_rates(tasks), 60)
+    sweep = follow(tasks, Subject("rise"), 1, 60, sweep_rates(tasks))
     kept, forgetting, progress = efficient_part(tasks, sweep)
     assert 0 < len(kept) < len(sweep.rates)
     assert (progress.diff() > 0).all()
@@ -185,31 +192,29 @@ def test_the_efficient_part_ends_at_the_most_progress_and_skips_divergence(tasks
 
 def test_forgetting_at_equal_progress_is_where_the_target_is_met(tasks: Tasks) -> None:
     target, steps = 0.5, 16
-    found = forgetting_at_progress(tasks, Subject("fo"), 1, steps, target)
+    found = forgetting_at_progress(tasks, partial(follow, tasks, Subject("fo"), 1, steps), target)
     assert found is not None
     low, high = 0.0, 1.0  # bisection, for a progress that rises with the learning rate
     for _ in range(60):
         middle = (low + high) / 2
-        forgetting, progress = follow(tasks, "fo", 1, rates(middle), steps).relative(tasks)
+        forgetting, progress = follow(tasks, Subject("fo"), 1, steps, rates(middle)).relative(tasks)
         low, high = (middle, high) if progress[-1, 0] < target else (low, middle)
     assert found == pytest.approx(forgetting[-1, 0].item(), rel=1e-4)
 
 
 def test_a_target_that_no_rate_reaches_gives_nothing(tasks: Tasks) -> None:
-    assert forgetting_at_progress(tasks, Subject("rise"), 1, 1, 0.99) is None
+    one_step = partial(follow, tasks, Subject("rise"), 1, 1)
+    assert forgetting_at_progress(tasks, one_step, 0.99) is None
 
 
 def test_at_equal_progress_rise_pays_for_its_noise_and_less_with_more_steps(tasks: Tasks) -> None:
-    rows = {row.subject: row for row in measure_equal_progress(tasks, 4, 3)}
-    assert set(rows) == {Subject("fo"), Subject("rise"), Subject("rise", 3)}
-    assert rows[Subject("fo")].excess[-1] == 0
-    for subject in (Subject("rise"), Subject("rise", 3)):
-        *_, earlier, last = rows[subject].excess
-        assert earlier is not None
-        assert last is not None
+    rows = {row.subject: dict(row.excess) for row in measure_equal_progress(tasks, 4, 3)}
+    assert set(rows) == {Subject("rise"), Subject("rise", 3)}
+    for excess in rows.values():
+        earlier, last = excess[128], excess[256]
         assert 0 < last < earlier
         assert earlier / last == pytest.approx(2, rel=0.1)  # twice the steps, half the price
-    assert rows[Subject("rise", 3)].excess[-1] < rows[Subject("rise")].excess[-1]  # type: ignore[operator]
+    assert rows[Subject("rise", 3)][256] < rows[Subject("rise")][256]
 
 
 def test_blocks_are_a_subject_only_where_there_are_several() -> None:

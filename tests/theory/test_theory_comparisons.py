@@ -12,6 +12,7 @@ from risegrad.theory import (
     quadratic_damage,
     relative_reduction,
     scaled_fo_direction,
+    smaller_step_ratio,
 )
 from risegrad.theory.calibration import mean_factor, tau
 from theory_reference import (
@@ -22,6 +23,7 @@ from theory_reference import (
     gradient,
     literal_shape,
     monte_carlo,
+    normal,
     worst_z,
 )
 
@@ -44,13 +46,27 @@ def test_matched_progress_and_matched_norm_ratios(kind, d, q):
 
 @pytest.mark.parametrize("kind", PSD)
 @pytest.mark.parametrize("which", [0, -1])
-def test_a_smaller_fo_step_always_does_less_damage_in_one_step(kind, which):
+def test_the_smaller_step_theorem(kind, which):
     # Even along the sharpest direction, where matched norm speaks most for shaping.
     H = curvature(kind, 32) + 1e-6 * eye(32)
     g = torch.linalg.eigh(H).eigenvectors[:, which]
-    both = compare_steps(H, g, 4)
-    assert both.matched_progress.damage_ratio < 1
-    assert (both.matched_norm.damage_ratio > 1) == (which == -1)
+    assert smaller_step_ratio(H, g, 4) < 1
+    lam = g @ H @ g
+    close(smaller_step_ratio(H, g, 4), 4 * lam / (5 * lam + H.trace()))
+    assert (compare_steps(H, g, 4).matched_norm.damage_ratio > 1) == (which == -1)
+
+
+@pytest.mark.parametrize("kind", PSD)
+def test_the_smaller_step_theorem_holds_for_any_blind_law(kind):
+    """Random steps whose mean is along g, of any law: here a few points with any weights."""
+    H, g = curvature(kind, 6), gradient(6)
+    for seed in range(200):
+        weights = torch.softmax(3 * normal(5, seed=seed), 0)
+        x = 10 ** normal(5, 1, seed=seed + 300) * normal(5, 6, seed=seed + 600)
+        x = x - weights @ x + 0.3 * g
+        close(weights @ (x @ g), 0.3 * g @ g, rtol=1e-8)
+        smaller = quadratic_damage(H, 0.3 * g)
+        assert weights @ quadratic_damage(H, x) >= smaller * (1 - 1e-9)
 
 
 def test_comparison_by_monte_carlo():

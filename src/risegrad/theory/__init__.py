@@ -11,6 +11,7 @@ from risegrad.theory import (
     exposure,
     identities,
     informed,
+    keep,
     progress,
     shapes,
 )
@@ -21,6 +22,7 @@ from risegrad.theory.deviation import *
 from risegrad.theory.exposure import *
 from risegrad.theory.identities import *
 from risegrad.theory.informed import *
+from risegrad.theory.keep import *
 from risegrad.theory.progress import *
 from risegrad.theory.shapes import *
 
@@ -32,6 +34,7 @@ __all__ = [
     *exposure.__all__,
     *identities.__all__,
     *informed.__all__,
+    *keep.__all__,
     *progress.__all__,
     *shapes.__all__,
 ]

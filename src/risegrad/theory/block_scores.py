@@ -8,18 +8,7 @@ from torch import Tensor
 
 from risegrad.common.checks import check_number
 from risegrad.theory.blockwise import blockwise_gap_parts
-from risegrad.theory.conditions import (
-    Partition,
-    block_diagonal_part,
-    check_curvature,
-    check_positive_definite,
-    check_psd,
-    check_symmetric,
-    dot,
-    inverse_root,
-    operator_norm,
-    trace,
-)
+from risegrad.theory.conditions import *
 
 __all__ = [
     "InverseSandwich",

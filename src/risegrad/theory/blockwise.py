@@ -18,20 +18,7 @@ from torch import Tensor
 
 from risegrad.common.checks import check_number
 from risegrad.theory.calibration import mean_factor
-from risegrad.theory.conditions import (
-    BlockSums,
-    Partition,
-    block_diagonal,
-    block_diagonal_part,
-    check_curvature,
-    check_damage,
-    check_residuals,
-    check_symmetric,
-    check_vector,
-    dot,
-    matvec,
-    quadratic,
-)
+from risegrad.theory.conditions import *
 from risegrad.theory.deviation import (
     Moments,
     damage_moments,
@@ -67,6 +54,7 @@ __all__ = [
     "coupling_fluctuation",
     "expected_damage_decomposition",
     "scaled_fo_direction",
+    "smaller_step_ratio",
 ]
 
 
@@ -363,6 +351,20 @@ def compare_steps(H: Tensor, g: Tensor, q: int, eta: float = 1.0) -> SideBySide:
         return StepComparison(fo_step, step, fo_step * g2, step * a * g2, damage, shaped)
 
     return SideBySide(matched_norm=beside(step), matched_progress=beside(a * step))
+
+
+def smaller_step_ratio(H: Tensor, g: Tensor, q: int) -> Tensor:
+    """``q lam/((q+1) lam + tr H) < 1``: the smaller-step theorem, for ``H >= 0``.
+
+    At equal progress a smaller plain step never does more one-step damage than a blind random one:
+    this is its damage as a part of RISE's. For *any* random ``x`` with mean ``a g`` the damage is
+    that of the mean step plus that of the scatter, ``a^2 g'Hg + tr(H Cov x)``, which is no less.
+
+    >>> import torch
+    >>> smaller_step_ratio(torch.diag(torch.tensor([0.0, 4.0])), torch.tensor([0.0, 1.0]), q=2)
+    tensor(0.5000, dtype=torch.float64)
+    """
+    return compare_steps(H, g, q).matched_progress.damage_ratio
 
 
 def blockwise_progress_cost(

@@ -16,16 +16,7 @@ from torch import Tensor
 from risegrad.common.checks import check_number, check_positive_int, check_probability
 from risegrad.theory.blockwise import blockwise_gap, blockwise_moments
 from risegrad.theory.calibration import kappa
-from risegrad.theory.conditions import (
-    check_curvature,
-    check_damage,
-    check_real,
-    check_vector,
-    length,
-    matvec,
-    quadratic,
-    top_eigenvalue,
-)
+from risegrad.theory.conditions import *
 from risegrad.theory.deviation import PROVEN_CONSTANT, damage_moments, deviation_bound
 from risegrad.theory.identities import damage_gap
 from risegrad.theory.shapes import check_directions, operator_fluctuation, raw_shape

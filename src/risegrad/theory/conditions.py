@@ -109,6 +109,13 @@ def check_damage(H: object, g: object) -> tuple[Tensor, Tensor]:
     return matrix, vector
 
 
+def check_metric(P: object, g: object) -> tuple[Tensor, Tensor]:
+    """A positive semidefinite metric ``P`` and a ``g`` of its size."""
+    metric, vector = check_psd("P", P), check_vector("g", g)
+    check_matching(metric, vector, ("P", "g"))
+    return metric, vector
+
+
 def check_count(name: str, value: object) -> float | Tensor:
     """A dimension or query count: an integer >= 1, or a tensor of them (one entry per block).
 

@@ -31,22 +31,7 @@ from torch import Tensor
 
 from risegrad.common.checks import check_number, check_positive_int, check_probability
 from risegrad.theory.calibration import kappa
-from risegrad.theory.conditions import (
-    Count,
-    Partition,
-    check_count,
-    check_curvature,
-    check_damage,
-    check_matching,
-    check_real,
-    check_vector,
-    dot,
-    length,
-    matvec,
-    operator_norm,
-    top_eigenvalue,
-    trace,
-)
+from risegrad.theory.conditions import *
 
 __all__ = [
     "PROVEN_CONSTANT",

@@ -9,17 +9,7 @@ from torch import Tensor
 
 from risegrad.common.checks import check_number, check_positive_int
 from risegrad.theory.calibration import tau
-from risegrad.theory.conditions import (
-    RELATIVE_TOLERANCE,
-    check_nonzero,
-    check_psd,
-    check_symmetric,
-    check_vector,
-    outer,
-    scaled_identity,
-    top_eigenvalue,
-    trace,
-)
+from risegrad.theory.conditions import *
 
 __all__ = [
     "aligned_exposure",

@@ -9,23 +9,7 @@ from torch import Tensor
 
 from risegrad.common.checks import check_number, check_positive_int
 from risegrad.theory.calibration import kappa, mean_factor, tau
-from risegrad.theory.conditions import (
-    Count,
-    check_count,
-    check_curvature,
-    check_matching,
-    check_nonzero,
-    check_positive_definite,
-    check_real,
-    check_symmetric,
-    check_vector,
-    inverse_root,
-    length,
-    matvec,
-    quadratic,
-    scaled_identity,
-    trace,
-)
+from risegrad.theory.conditions import *
 
 __all__ = [
     "average_curvature",

@@ -27,21 +27,7 @@ from torch import Tensor
 
 from risegrad.common.checks import check_number, check_positive_int
 from risegrad.theory.calibration import kappa, mean_factor
-from risegrad.theory.conditions import (
-    RELATIVE_TOLERANCE,
-    check_damage,
-    check_matching,
-    check_nonzero,
-    check_psd,
-    check_real,
-    check_vector,
-    dot,
-    matvec,
-    outer,
-    quadratic,
-    scaled_identity,
-    trace,
-)
+from risegrad.theory.conditions import *
 from risegrad.theory.exposure import exposed_damage
 from risegrad.theory.identities import directional_curvature
 from risegrad.theory.progress import efficiency_gain
@@ -208,7 +194,7 @@ def metric_step(P: Tensor, g: Tensor, directions: Tensor) -> Tensor:
     >>> metric_step(P, g, torch.ones(1, 2)).tolist()
     [2.0, 4.0]
     """
-    metric, vector = _check_metric(P, g)
+    metric, vector = check_metric(P, g)
     rows = check_directions(directions, vector.shape[-1])
     values, vectors = torch.linalg.eigh(metric)
     root: Tensor = (vectors * values.clamp_min(0).sqrt()[..., None, :]) @ vectors.mT
@@ -223,7 +209,7 @@ def metric_mean(P: Tensor, g: Tensor, q: int) -> Tensor:
     >>> metric_mean(torch.diag(torch.tensor([1.0, 4.0])), torch.tensor([2.0, 1.0]), q=1).tolist()
     [1.0, 2.0]
     """
-    metric, vector = _check_metric(P, g)
+    metric, vector = check_metric(P, g)
     return mean_factor(vector.shape[-1], check_positive_int("q", q)) * matvec(metric, vector)
 
 
@@ -233,7 +219,7 @@ def metric_second_moment(P: Tensor, g: Tensor, q: int) -> Tensor:
     >>> metric_second_moment(torch.eye(2), torch.tensor([0.0, 2.0]), q=1).tolist()
     [[1.0, 0.0], [0.0, 3.0]]
     """
-    metric, vector = _check_metric(P, g)
+    metric, vector = check_metric(P, g)
     count = check_positive_int("q", q)
     spread = quadratic(metric, vector)[..., None, None] * metric
     signal = (count + 1) * outer(matvec(metric, vector))
@@ -285,12 +271,6 @@ def metric_efficiency(H: Tensor, P: Tensor, g: Tensor, q: int) -> Tensor:
     if bool((damage <= 0).any()):
         raise ValueError(f"P must meet positive curvature in H, got damage {damage.min():.3g}")
     return progress**2 / damage
-
-
-def _check_metric(P: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-    metric, vector = check_psd("P", P), check_vector("g", g)
-    check_matching(metric, vector, ("P", "g"))
-    return metric, vector
 
 
 def kronecker_damage(D: Tensor, S: Tensor, dW: Tensor) -> Tensor:

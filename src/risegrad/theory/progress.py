@@ -8,19 +8,7 @@ compared at equal progress by their efficiencies: the damage is inversely propor
 import torch
 from torch import Tensor
 
-from risegrad.theory.conditions import (
-    check_damage,
-    check_matching,
-    check_nonzero,
-    check_psd,
-    check_vector,
-    dot,
-    length,
-    matvec,
-    quadratic,
-    tolerance,
-    top_eigenvalue,
-)
+from risegrad.theory.conditions import *
 
 __all__ = [
     "best_efficiency",

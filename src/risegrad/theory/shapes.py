@@ -20,13 +20,7 @@ from torch import Tensor
 
 from risegrad.common.checks import check_number, check_positive_int
 from risegrad.theory.calibration import kappa, tau
-from risegrad.theory.conditions import (
-    check_real,
-    check_symmetric,
-    check_vector,
-    scaled_identity,
-    trace,
-)
+from risegrad.theory.conditions import *
 from risegrad.theory.identities import average_curvature
 
 __all__ = [

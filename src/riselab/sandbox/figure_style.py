@@ -72,13 +72,40 @@ def new_figure(height: float, rows: int = 1, columns: int = 1) -> tuple[Figure, 
     return figure, list(axes.flat)
 
 
-def query_axis(panel: Axes, queries: Sequence[int]) -> None:
-    """The logarithmic axis over query counts that three panels share."""
+def log_axis(panel: Axes, values: Sequence[int], name: str) -> None:
+    """A logarithmic axis with a tick at each value and no others."""
     panel.set_xscale("log")
-    ticks = sorted({q for q in queries if q & (q - 1) == 0})  # powers of two
+    ticks = sorted(set(values))
     panel.set_xticks(ticks, [str(tick) for tick in ticks])
     panel.minorticks_off()
-    panel.set_xlabel("directions $q$")
+    panel.set_xlabel(name)
+
+
+def query_axis(panel: Axes, queries: Sequence[int]) -> None:
+    """The axis over query counts that three panels share: powers of two."""
+    log_axis(panel, [q for q in queries if q & (q - 1) == 0], "directions $q$")
+
+
+def points(
+    panel: Axes, x: Sequence[float], measured: Sequence[tuple[float, float, float]],
+    marker: str, colour: str, label: str | None = None,
+) -> None:  # fmt: skip
+    """Open markers with two standard errors, of numbers beside their errors and closed forms."""
+    panel.errorbar(
+        x, [value for value, _, _ in measured], [2 * error for _, error, _ in measured],
+        fmt=marker, color=colour, markersize=4, markerfacecolor="white", elinewidth=0.8,
+        label=label,
+    )  # fmt: skip
+
+
+def beside(
+    panel: Axes, text: str, xy: tuple[float, float], offset: tuple[float, float], colour: str,
+    **more: Any,
+) -> None:  # fmt: skip
+    """A small text some points away from a place."""
+    panel.annotate(
+        text, xy, offset, textcoords="offset points", color=colour, **{"fontsize": 7.5} | more
+    )
 
 
 def log_axis_labels(panel: Axes) -> None:

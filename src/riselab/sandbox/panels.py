@@ -1,43 +1,24 @@
 """What the figures of one step show: measured with the algorithm, beside the closed forms.
 
-Sample averages over 2^k groups of one run give the residual at several sample sizes without drawing
-anything twice. Blocks are laid on curvature along the axes, where each holds neighbours of the
-spectrum, and on the same spectrum rotated, where each holds a bit of every direction.
+Blocks are laid on curvature along the axes, where each holds neighbours of the spectrum, and on the
+same spectrum rotated, where each holds a bit of every direction.
 """
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from risegrad import theory
 from risegrad.common.seeds import generator_for
 from risegrad.core.shapers import Sampler
-from risegrad.theory.blockwise import blockwise_moments
 from risegrad.theory.calibration import tau
 from risegrad.theory.conditions import quadratic, trace
-from risegrad.theory.deviation import damage_moments
-from risegrad.theory.exposure import (
-    blind_minimax_risk,
-    fo_exposure,
-    isotropic_exposure,
-    worst_case_risk,
-    zo_exposure,
-)
-from risegrad.theory.identities import damage_gap, expected_curvature, spectral_equalization
-from riselab.sandbox.quadratics import (
-    Quadratic,
-    damages,
-    diagonal,
-    leaning_gradient,
-    normals,
-    operator_sum,
-    rotated,
-    second_moment,
-)
-from riselab.sandbox.spectra import Spectrum
+from riselab.sandbox import quadratics
+from riselab.sandbox.quadratics import Quadratic, Spectrum
 
 RUNGS = 7  # sample sizes N / 64, N / 32, ..., N
 REPEATS = 8  # independent repetitions of the whole measurement, for its spread
@@ -75,69 +56,53 @@ def measure_operator(
     problem: Quadratic, q: int, samples: int, seed: int, purpose: str
 ) -> OperatorMeasurement:
     """Measure ``E[P'HP]`` from ``samples`` literal shapes, ``REPEATS`` times over."""
-    expected = expected_curvature(problem.H, q)
-    predicted = spectral_equalization(problem.eigenvalues, q)
-    runs = [
-        _ladder(problem.H, expected, q, samples, generator_for(seed, f"{purpose}/{repeat}"))
-        for repeat in range(REPEATS)
-    ]
+    expected = theory.expected_curvature(problem.H, q)
+    predicted = theory.spectral_equalization(problem.eigenvalues, q)
+    base = samples // 2 ** (RUNGS - 1)
+    # The top rung is all samples, also those that fill no whole group.
+    sizes = [base * 2**rung for rung in range(RUNGS - 1)] + [samples]
+    draws = (generator_for(seed, f"{purpose}/{repeat}") for repeat in range(REPEATS))
+    runs = [_ladder(problem.H, expected, q, sizes, own) for own in draws]
     averages = torch.stack([average for average, _ in runs])
     in_basis = (problem.basis * (averages @ problem.basis)).sum(-2)
     # The spectrum of a symmetric matrix is sorted; the contraction keeps the order of H's.
     ordered = torch.linalg.eigvalsh((averages + averages.mT) / 2).flip(-1)
+    errors = (ordered - predicted).norm(dim=-1) / predicted.norm()
+    residuals = torch.tensor([residuals for _, residuals in runs], dtype=torch.float64)
     return OperatorMeasurement(
-        eigenvalues=problem.eigenvalues,
-        predicted=predicted,
-        measured=in_basis[0],
-        average=averages[0],
-        expected=expected,
-        eigenvalue_errors=(ordered - predicted).norm(dim=-1) / predicted.norm(),
-        sizes=_sizes(samples),
-        residuals=torch.tensor([residuals for _, residuals in runs], dtype=torch.float64),
+        problem.eigenvalues, predicted, in_basis[0], averages[0], expected, errors, sizes, residuals
     )
 
 
-def _sizes(samples: int) -> list[int]:
-    """The ladder; its top rung is all samples, also those that fill no whole group."""
-    base = samples // 2 ** (RUNGS - 1)
-    return [base * 2**rung for rung in range(RUNGS - 1)] + [samples]
-
-
 def _ladder(
-    H: Tensor, expected: Tensor, q: int, samples: int, draws: torch.Generator
+    H: Tensor, expected: Tensor, q: int, sizes: Sequence[int], draws: torch.Generator
 ) -> tuple[Tensor, list[float]]:
     """The average over all samples, and the residual of group averages at each rung.
 
     Only one running sum per rung is held: memory does not grow with the number of groups.
     """
-    sizes = _sizes(samples)
-    total = torch.zeros_like(H)
+
+    def residual(average: Tensor) -> float:
+        return float((average - expected).norm() / expected.norm())
+
+    total, groups = torch.zeros_like(H), 2 ** (RUNGS - 1)
     open_sums = [torch.zeros_like(H) for _ in sizes[:-1]]
     squares: list[list[float]] = [[] for _ in sizes[:-1]]
-    for group in range(1, 2 ** (RUNGS - 1) + 1):
-        part = operator_sum(H, q, sizes[0], draws)
+    for group in range(1, groups + 1):
+        part = quadratics.operator_sum(H, q, sizes[0], draws)
         total += part
         for rung, size in enumerate(sizes[:-1]):
             open_sums[rung] += part
             if group % 2**rung == 0:
-                squares[rung].append(_residual(open_sums[rung] / size, expected) ** 2)
+                squares[rung].append(residual(open_sums[rung] / size) ** 2)
                 open_sums[rung].zero_()
-    rest = samples - sizes[0] * 2 ** (RUNGS - 1)
-    if rest:
-        total += operator_sum(H, q, rest, draws)
-    average = total / samples
-    below = [math.sqrt(sum(group) / len(group)) for group in squares]
-    return average, [*below, _residual(average, expected)]
-
-
-def _residual(average: Tensor, expected: Tensor) -> float:
-    return float((average - expected).norm() / expected.norm())
+    if rest := sizes[-1] - sizes[0] * groups:
+        total += quadratics.operator_sum(H, q, rest, draws)
+    average = total / sizes[-1]
+    return average, [*(math.sqrt(sum(s) / len(s)) for s in squares), residual(average)]
 
 
 BELOW, ABOVE = 7, 14  # gradients with below-average and with above-average curvature
-QUERIES = (1, 2, 4, 8, 16, 32, 64)
-ROTATED_QUERIES = (1, 2, 4, 16, 64)  # enough to see the same curve again
-LITERAL_QUERIES = (1, 2, 4, 8)  # Algorithm 1 beside the one-draw points where it is affordable
 
 
 @dataclass(frozen=True)
@@ -157,11 +122,6 @@ class GapMeasurement:
         left = (self.measured - self.predicted).square().sum()
         return float(1 - left / (self.measured - self.measured.mean()).square().sum())
 
-    @property
-    def worst_error(self) -> float:
-        """The largest error in standard errors."""
-        return float(((self.measured - self.predicted) / self.standard_error).abs().max())
-
 
 def turning_gradients(problem: Quadratic) -> Tensor:
     """Unit gradients (n, d) whose excess curvature is negative, then zero, then positive."""
@@ -177,56 +137,61 @@ def measure_gap(
     problem: Quadratic, q: int, samples: int, seed: int, purpose: str
 ) -> GapMeasurement:
     """``Q_FO - mean Q`` over literal shapes, for gradients that turn through the average."""
-    gradients = turning_gradients(problem)
+    H, gradients = problem.H, turning_gradients(problem)
     found = []
     for index, g in enumerate(gradients):
         draws = generator_for(seed, f"{purpose}/{index}")
-        mean = damages(problem.H, g, q, samples, draws, sampler="directions").mean()
-        found.append(quadratic(problem.H, g) / 2 - mean)
-    variance = damage_moments(problem.H, gradients, q).variance
-    return GapMeasurement(
-        excess=quadratic(problem.H, gradients) - problem.eigenvalues.mean(),
-        predicted=damage_gap(problem.H, gradients, q),
-        measured=torch.stack(found),
-        standard_error=(variance / samples).sqrt(),
-    )
+        values = quadratics.damages(H, g, q, samples, draws, sampler="directions")
+        found.append(quadratic(H, g) / 2 - values.mean())
+    excess = quadratic(H, gradients) - problem.eigenvalues.mean()
+    error = (theory.damage_moments(H, gradients, q).variance / samples).sqrt()
+    return GapMeasurement(excess, theory.damage_gap(H, gradients, q), torch.stack(found), error)
 
 
-@dataclass(frozen=True)
-class Deviation:
-    """Standard deviation of the one-batch damage: measured, its standard error, and exact."""
+class Measured(NamedTuple):
+    """A number, its standard error, and the closed form."""
 
-    q: int
-    block: int
-    """block size; the whole dimension for global shaping"""
-    sampler: Sampler
-    samples: int
-    measured: float
-    standard_error: float
+    value: float
+    error: float
     exact: float
 
 
-def measure_deviation(
-    problem: Quadratic,
-    g: Tensor,
-    q: int,
-    block: int,
-    samples: int,
-    draws: torch.Generator,
-    sampler: Sampler = "one-draw",
-) -> Deviation:
-    """One point of panel D."""
-    found = damages(problem.H, g, q, samples, draws, block=block, sampler=sampler)
-    std, error = std_with_error(found)
-    exact = float(exact_moments(problem, g, q, block)[1]) ** 0.5
-    return Deviation(q, block, sampler, samples, std, error, exact)
+@dataclass(frozen=True)
+class Batch:
+    """One-batch damage in one setting: what it gains over FO in the mean, and its deviation."""
+
+    kind: str
+    """course of figure 6, or the sampler of panel D"""
+    d: int
+    block: int
+    """block size; the whole dimension for global shaping"""
+    q: int
+    signal: Measured
+    deviation: Measured
+
+    @property
+    def size(self) -> int:
+        """What a course of figure 6 goes over."""
+        return self.d if self.kind == "dimensions" else self.block
 
 
-def exact_moments(problem: Quadratic, g: Tensor, q: int, block: int) -> tuple[Tensor, Tensor]:
-    """Mean and variance of the damage by the closed forms, global when the block is everything."""
+def measure_batch(
+    kind: str, problem: Quadratic, g: Tensor, q: int, block: int, samples: int,
+    draws: torch.Generator, sampler: Sampler = "one-draw",
+) -> Batch:  # fmt: skip
+    """Signal and deviation of one-batch damages, beside the closed forms."""
+    values = quadratics.damages(problem.H, g, q, samples, draws, block=block, sampler=sampler)
     if block == problem.d:
-        return damage_moments(problem.H, g, q)
-    return blockwise_moments(problem.H, g, [block] * (problem.d // block), q)
+        mean, variance = theory.damage_moments(problem.H, g, q)
+    else:
+        sizes = [block] * (problem.d // block)
+        mean, variance = theory.blockwise_moments(problem.H, g, sizes, q)
+    fo, (deviation, error) = float(quadratic(problem.H, g)) / 2, std_with_error(values)
+    return Batch(
+        kind, problem.d, block, q,
+        Measured(fo - float(values.mean()), deviation / samples**0.5, fo - float(mean)),
+        Measured(deviation, error, float(variance) ** 0.5),
+    )  # fmt: skip
 
 
 def std_with_error(values: Tensor) -> tuple[float, float]:
@@ -237,62 +202,73 @@ def std_with_error(values: Tensor) -> tuple[float, float]:
     return float(values.std()), float(error)
 
 
-AVERAGE_CURVATURE = 1.0  # the sandbox's spectra average one
+QUERIES = (1, 2, 4, 8, 16, 32, 64)
+ROTATED_QUERIES = (1, 2, 4, 16, 64)  # enough to see the same curve again
+LITERAL_QUERIES = (1, 2, 4, 8)  # Algorithm 1 beside the one-draw points where it is affordable
 
 
-@dataclass(frozen=True)
-class Exposure:
+def measure_deviations(
+    problem: Quadratic, block: int, queries: Sequence[int], samples: int, seed: int, purpose: str
+) -> list[Batch]:
+    """Panel D: global and blockwise, by one draw at every q, by Algorithm 1 at the small ones."""
+    g = quadratics.even_gradient(problem.d, generator_for(seed, f"{purpose}/gradient"))
+    plan: list[tuple[int, Sampler, int]] = [(q, "one-draw", samples) for q in queries]
+    plan += [(q, "directions", samples // 8) for q in LITERAL_QUERIES]
+    found = []
+    for size in dict.fromkeys((problem.d, block)):
+        for q, sampler, count in plan:
+            draws = generator_for(seed, f"{purpose}/{size}/{q}/{sampler}")
+            found.append(measure_batch(sampler, problem, g, q, size, count, draws, sampler))
+    return found
+
+
+class Exposure(NamedTuple):
     """One second moment: its share along ``g``, across it (per direction), and its blind risk."""
 
     along: float
     across: float
     risk: float
 
+    @staticmethod
+    def of(M: Tensor, g: Tensor) -> "Exposure":
+        """Read a second moment, with ``|g| = 1`` and an average curvature of one."""
+        along = quadratic(M, g)
+        across = (trace(M) - along) / (len(g) - 1)
+        return Exposure(float(along), float(across), float(theory.worst_case_risk(M, 1.0)))
 
-@dataclass(frozen=True)
-class ExposurePoint:
+
+class ExposurePoint(NamedTuple):
     """Measured and exact exposure of norm-matched ZO at one query count."""
 
     q: int
     measured: Exposure
     exact: Exposure
-    closed: float
-    """measured fraction of the way from FO's risk to the optimum"""
     tau: float
-    """its exact value"""
+    """the part of the way from FO's risk to the optimum that is closed"""
 
 
 @dataclass(frozen=True)
 class ExposureMeasurement:
     """The exposures of all rules in one dimension."""
 
-    d: int
     fo: Exposure
     isotropic: Exposure
     zo: list[ExposurePoint]
-
-
-def describe(M: Tensor, g: Tensor) -> Exposure:
-    """Read one second moment, with ``|g| = 1``."""
-    along = quadratic(M, g)
-    across = (trace(M) - along) / (len(g) - 1)
-    return Exposure(float(along), float(across), float(worst_case_risk(M, AVERAGE_CURVATURE)))
 
 
 def measure_exposure(
     d: int, queries: Sequence[int], samples: int, seed: int
 ) -> ExposureMeasurement:
     """Exposure over query counts; only the law of ``P g`` enters, so one draw per sample."""
-    g = torch.nn.functional.normalize(normals(generator_for(seed, "exposure/gradient"), d), dim=0)
-    fo = describe(fo_exposure(g), g)
-    best = float(blind_minimax_risk(g, AVERAGE_CURVATURE))
+    draws = generator_for(seed, "exposure/gradient")
+    g = torch.nn.functional.normalize(quadratics.normals(draws, d), dim=0)
     points = []
     for q in queries:
-        measured = describe(second_moment(g, q, samples, generator_for(seed, f"exposure/{q}")), g)
-        closed = (fo.risk - measured.risk) / (fo.risk - best)
-        exact = describe(zo_exposure(g, q), g)
-        points.append(ExposurePoint(q, measured, exact, closed, tau(d, q)))
-    return ExposureMeasurement(d, fo, describe(isotropic_exposure(g), g), points)
+        M = quadratics.second_moment(g, q, samples, generator_for(seed, f"exposure/{q}"))
+        exact = Exposure.of(theory.zo_exposure(g, q), g)
+        points.append(ExposurePoint(q, Exposure.of(M, g), exact, tau(d, q)))
+    fo, isotropic = theory.fo_exposure(g), theory.isotropic_exposure(g)
+    return ExposureMeasurement(Exposure.of(fo, g), Exposure.of(isotropic, g), points)
 
 
 Course = Literal["dimensions", "blocks", "rotated blocks"]
@@ -301,86 +277,26 @@ HALVINGS = 4  # of the dimension and of the block; the exact variance looks at a
 SWEPT_QUERIES = (1, 4, 16)
 
 
-@dataclass(frozen=True)
-class PanelPoint:
-    """Signal and deviation of one setting: measured, their standard errors, and exact."""
-
-    course: Course
-    d: int
-    block: int
-    q: int
-    samples: int
-    signal: float
-    signal_error: float
-    signal_exact: float
-    deviation: float
-    deviation_error: float
-    deviation_exact: float
-
-    @property
-    def size(self) -> int:
-        """What the course goes over."""
-        return self.d if self.course == "dimensions" else self.block
-
-    @property
-    def ratio(self) -> float:
-        """Measured signal over deviation."""
-        return self.signal / self.deviation
-
-    @property
-    def ratio_exact(self) -> float:
-        """Signal over deviation, both exact."""
-        return self.signal_exact / self.deviation_exact
-
-
-def measure_sweep(spectrum: Spectrum, d: int, q: int, samples: int, seed: int) -> list[PanelPoint]:
+def measure_sweep(spectrum: Spectrum, d: int, q: int, samples: int, seed: int) -> list[Batch]:
     """Every point of the three courses; ``d`` is the largest dimension and that of the blocks."""
     found = []
     for course, problem, block in _plan(spectrum, d, seed):
-        g = leaning_gradient(problem, generator_for(seed, f"sweep/gradient/{problem.d}"))
+        g = quadratics.leaning_gradient(problem, generator_for(seed, f"sweep/gradient/{problem.d}"))
         for queries in sorted({*SWEPT_QUERIES, q}):
             draws = generator_for(seed, f"sweep/{course}/{problem.d}/{block}/{queries}")
-            found.append(measure_point(course, problem, g, queries, block, samples, draws))
+            found.append(measure_batch(course, problem, g, queries, block, samples, draws))
     return found
-
-
-def measure_point(
-    course: Course,
-    problem: Quadratic,
-    g: Tensor,
-    q: int,
-    block: int,
-    samples: int,
-    draws: torch.Generator,
-) -> PanelPoint:
-    """One setting; only the law of the shaped gradient enters, so one draw per sample."""
-    fo = float(quadratic(problem.H, g)) / 2
-    values = damages(problem.H, g, q, samples, draws, block=block)
-    deviation, error = std_with_error(values)
-    mean, variance = exact_moments(problem, g, q, block)
-    return PanelPoint(
-        course=course,
-        d=problem.d,
-        block=block,
-        q=q,
-        samples=samples,
-        signal=fo - float(values.mean()),
-        signal_error=deviation / samples**0.5,
-        signal_exact=fo - float(mean),
-        deviation=deviation,
-        deviation_error=error,
-        deviation_exact=float(variance) ** 0.5,
-    )
 
 
 def _plan(spectrum: Spectrum, d: int, seed: int) -> Iterator[tuple[Course, Quadratic, int]]:
     for size in halved(d):
-        if spectrum.fits(size):
-            yield "dimensions", diagonal(spectrum, size), size
-    plain, turned = (
-        diagonal(spectrum, d),
-        rotated(spectrum, d, generator_for(seed, "sweep/rotation")),
-    )
+        try:
+            problem = quadratics.diagonal(spectrum, size)
+        except ValueError:  # K spikes need more than K dimensions
+            continue
+        yield "dimensions", problem, size
+    plain = quadratics.diagonal(spectrum, d)
+    turned = quadratics.rotated(spectrum, d, generator_for(seed, "sweep/rotation"))
     for block in halved(d):
         yield "blocks", plain, block
         yield "rotated blocks", turned, block

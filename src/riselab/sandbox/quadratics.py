@@ -1,17 +1,19 @@
 """The quadratics of the sandbox: a retention curvature ``H`` with a known spectrum, and gradients.
 
-The damage of a displacement ``-eta x`` is ``Q = (eta^2 / 2) x' H x``. ``H`` is diagonal, or the
-same spectrum in a random orthogonal basis: the theory does not see the difference.
+Spectra are written as short texts such as ``powerlaw:1``, sorted from large to small and scaled to
+average one, so that all damages are in units of the average curvature. The paper does not give its
+spectrum; our default is ``lambda_i ~ 1/i``, a few sensitive directions over a long tail. ``H`` is
+diagonal, or the same spectrum in a random orthogonal basis: the theory does not see the difference.
 
-Draws are vectorized, in chunks of bounded memory. ``"one-draw"`` samples the exact law of ``P g``
-from one normal vector; ``"directions"`` is Algorithm 1 with its ``q`` directions. The first is used
-where only the law of ``P g`` matters, the second where the algorithm itself, or the operator ``P``
-and not just ``P g``, is what is measured.
+The damage of a displacement ``-eta x`` is ``Q = (eta^2 / 2) x' H x``. ``"one-draw"`` samples the
+exact law of ``P g`` from one normal vector; ``"directions"`` is Algorithm 1 with its ``q``
+directions, for where the algorithm itself, or the operator ``P``, is what is measured.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -19,7 +21,107 @@ from torch import Tensor
 from risegrad.core.shapers import Sampler, from_directions, one_draw
 from risegrad.theory.calibration import kappa
 from risegrad.theory.conditions import quadratic
-from riselab.sandbox.spectra import Spectrum
+
+DEFAULT_SPECTRUM = "powerlaw:1"
+Shape = Callable[[int], Tensor]
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """A named family of eigenvalues: ``values(d)`` gives ``d`` of them, average one.
+
+    >>> Spectrum.parse("powerlaw:1").values(3)
+    tensor([1.6364, 0.8182, 0.5455], dtype=torch.float64)
+    """
+
+    text: str
+    shape: Shape
+
+    @classmethod
+    def parse(cls, text: str) -> "Spectrum":
+        """Read ``kind:parameters``; an unknown kind or a bad parameter is an error that says so."""
+        kind, _, parameters = text.partition(":")
+        if kind not in _SPECTRA:
+            kinds = "; ".join(words for words, _ in _SPECTRA.values())
+            raise ValueError(f"spectrum must be one of {kinds}; got {text!r}")
+        return cls(text, _SPECTRA[kind][1](text, parameters))
+
+    def values(self, d: int) -> Tensor:
+        """``d`` eigenvalues, large to small, average one, float64."""
+        raw = self.shape(d).to(torch.float64).sort(descending=True).values
+        if not raw[0] > raw[-1]:
+            raise ValueError(
+                f"spectrum must have at least two different values, got {self.text!r} at d={d}: "
+                "a flat curvature has no anisotropy to contract"
+            )
+        return raw / raw.mean()
+
+
+def _number(text: str, parameters: str, what: str) -> float:
+    try:
+        value = float(parameters)
+    except ValueError:
+        value = float("nan")
+    if not 0 < value < 100:
+        raise ValueError(f"spectrum {what} must be a number in (0, 100), got {text!r}")
+    return value
+
+
+def _powerlaw(text: str, parameters: str) -> Shape:
+    power = _number(text, parameters, "powerlaw:P: P")
+    return lambda d: torch.arange(1, d + 1, dtype=torch.float64) ** -power
+
+
+def _logspace(text: str, parameters: str) -> Shape:
+    decades = _number(text, parameters, "logspace:DECADES: DECADES")
+    return lambda d: torch.logspace(0, -decades, d, dtype=torch.float64)
+
+
+def _spiked(text: str, parameters: str) -> Shape:
+    head, _, tail = parameters.partition(",")
+    try:
+        count, ratio = int(head), float(tail)
+    except ValueError:
+        count, ratio = 0, 0.0
+    if count < 1 or not 1 < ratio < float("inf"):
+        raise ValueError(
+            f"spectrum spiked:K,RATIO: K must be an integer >= 1, RATIO > 1, got {text!r}"
+        )
+
+    def shape(d: int) -> Tensor:
+        if count >= d:
+            raise ValueError(f"spectrum spiked:K,RATIO: K must be below d={d}, got {text!r}")
+        return torch.where(torch.arange(d) < count, ratio, 1.0)
+
+    return shape
+
+
+def _file(text: str, parameters: str) -> Shape:
+    """Numbers separated by blanks, commas or newlines, read as quantiles of the spectrum.
+
+    A panel that needs another dimension than the file has gets the sorted values interpolated.
+    """
+    try:
+        words = Path(parameters).read_text(encoding="utf-8").replace(",", " ").split()
+        values = torch.tensor([float(word) for word in words], dtype=torch.float64)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"spectrum file:PATH: cannot read {parameters!r} ({error})") from error
+    if len(values) < 2 or not bool(torch.isfinite(values).all() and (values >= 0).all()):
+        raise ValueError(
+            f"spectrum file:PATH must hold at least two finite numbers >= 0, got {text!r} "
+            f"with {len(values)} numbers"
+        )
+    ordered = values.sort(descending=True).values[None, None]
+    linear = torch.nn.functional.interpolate
+    return lambda d: linear(ordered, d, mode="linear", align_corners=True)[0, 0]
+
+
+_SPECTRA: dict[str, tuple[str, Callable[[str, str], Shape]]] = {
+    "powerlaw": ("powerlaw:P (i**-P, P > 0)", _powerlaw),
+    "logspace": ("logspace:DECADES (DECADES > 0)", _logspace),
+    "spiked": ("spiked:K,RATIO (K values RATIO times the rest)", _spiked),
+    "file": ("file:PATH (numbers >= 0)", _file),
+}
 
 
 @dataclass(frozen=True)
@@ -36,7 +138,7 @@ class Quadratic:
         return len(self.eigenvalues)
 
     def gradient_with_curvature(self, curvature: float) -> Tensor:
-        """A unit gradient whose directional curvature ``g'Hg`` is the given number.
+        """A unit gradient with ``g'Hg = curvature``.
 
         It turns in the plane of the least and the most curved eigenvector:
         ``g = cos(t) v_min + sin(t) v_max``, ``g'Hg = cos^2 lam_min + sin^2 lam_max``.
@@ -55,8 +157,12 @@ def diagonal(spectrum: Spectrum, d: int) -> Quadratic:
 def rotated(spectrum: Spectrum, d: int, generator: torch.Generator) -> Quadratic:
     """The same spectrum in a basis drawn uniformly from the orthogonal group."""
     values, basis = spectrum.values(d), random_rotation(d, generator)
-    H = (basis * values) @ basis.T
-    return Quadratic((H + H.T) / 2, values, basis)  # symmetric to the last bit
+    return Quadratic(symmetric((basis * values) @ basis.T), values, basis)
+
+
+def symmetric(matrix: Tensor) -> Tensor:
+    """Symmetric to the last bit."""
+    return (matrix + matrix.mT) / 2
 
 
 def random_rotation(d: int, generator: torch.Generator) -> Tensor:
@@ -67,28 +173,28 @@ def random_rotation(d: int, generator: torch.Generator) -> Tensor:
     return rotation
 
 
+def even_gradient(d: int, generator: torch.Generator) -> Tensor:
+    """A unit gradient with the same energy in every coordinate and random signs.
+
+    Its energy per block does not depend on the seed; with normal entries the ratio of blockwise to
+    global deviation would move by tens of percent from draw to draw.
+    """
+    coins = torch.randint(0, 2, (d,), generator=generator).to(torch.float64)
+    return (2 * coins - 1) / torch.tensor(d, dtype=torch.float64).sqrt()
+
+
 def leaning_gradient(problem: Quadratic, generator: torch.Generator) -> Tensor:
     """A unit gradient whose curvature is twice the average, or less where that is impossible.
 
     Its energy along eigenvector i is a mixture of even, ``1 / d``, and proportional to curvature,
     ``lam_i / d``; the signs are random. The excess over the average is then the same in every
-    dimension, and only the dimension changes. (The average of the sandbox's spectra is one.)
+    dimension, and only the dimension changes.
     """
     share = min(1.0, 1 / (float(problem.eigenvalues.square().mean()) - 1))
     energy = (1 - share + share * problem.eigenvalues) / problem.d
     coins = torch.randint(0, 2, (problem.d,), generator=generator).to(torch.float64)
     gradient: Tensor = problem.basis @ ((2 * coins - 1) * energy.sqrt())
     return gradient
-
-
-def even_gradient(d: int, generator: torch.Generator) -> Tensor:
-    """A unit gradient with the same energy in every coordinate and random signs.
-
-    Its energy per block does not depend on the seed; with normal entries the ratio of blockwise to
-    global deviation would move by tens of percent from draw to draw (see docs/sandbox.md).
-    """
-    coins = torch.randint(0, 2, (d,), generator=generator).to(torch.float64)
-    return (2 * coins - 1) / torch.tensor(d, dtype=torch.float64).sqrt()
 
 
 CHUNK_NUMBERS = 1 << 18  # 2 MiB of float64 per temporary: in the cache; larger was slower
@@ -128,14 +234,9 @@ def normals(generator: torch.Generator, *size: int) -> Tensor:
 
 
 def shaped(
-    g: Tensor,
-    q: int,
-    samples: int,
-    generator: torch.Generator,
-    *,
-    block: int | None = None,
-    sampler: Sampler = "one-draw",
-) -> Tensor:
+    g: Tensor, q: int, samples: int, generator: torch.Generator, *,
+    block: int | None = None, sampler: Sampler = "one-draw",
+) -> Tensor:  # fmt: skip
     """``samples`` draws of ``P g``, shape (samples, d), each block of ``block`` entries by itself.
 
     ``g`` is one gradient (d,) or one for each sample (samples, d). No chunking here.
@@ -153,22 +254,14 @@ def shaped(
 
 
 def damages(
-    H: Tensor,
-    g: Tensor,
-    q: int,
-    samples: int,
-    generator: torch.Generator,
-    *,
-    block: int | None = None,
-    sampler: Sampler = "one-draw",
-) -> Tensor:
+    H: Tensor, g: Tensor, q: int, samples: int, generator: torch.Generator, *,
+    block: int | None = None, sampler: Sampler = "one-draw",
+) -> Tensor:  # fmt: skip
     """One-batch damages ``Q = x'Hx / 2`` (``eta = 1``) of ``samples`` draws, shape (samples,)."""
     numbers = len(g) * (q if sampler == "directions" else 1)
-    found = []
-    for size in chunks(samples, numbers):
-        x = shaped(g, q, size, generator, block=block, sampler=sampler)
-        found.append(quadratic(H, x) / 2)
-    return torch.cat(found)
+    draws = (shaped(g, q, size, generator, block=block, sampler=sampler)
+             for size in chunks(samples, numbers))  # fmt: skip
+    return torch.cat([quadratic(H, x) / 2 for x in draws])
 
 
 def operator_sum(H: Tensor, q: int, samples: int, generator: torch.Generator) -> Tensor:
@@ -186,12 +279,10 @@ def operator_sum(H: Tensor, q: int, samples: int, generator: torch.Generator) ->
     return total / (q**2 * kappa(d, q))
 
 
-def second_moment(
-    g: Tensor, q: int, samples: int, generator: torch.Generator, *, sampler: Sampler = "one-draw"
-) -> Tensor:
+def second_moment(g: Tensor, q: int, samples: int, generator: torch.Generator) -> Tensor:
     """The measured exposure ``M = E[x x']`` of ``x = P g``."""
     total = torch.zeros(len(g), len(g), dtype=torch.float64)
-    for size in chunks(samples, len(g) * (q if sampler == "directions" else 1)):
-        x = shaped(g, q, size, generator, sampler=sampler)
+    for size in chunks(samples, len(g)):
+        x = shaped(g, q, size, generator)
         total += x.T @ x
     return total / samples

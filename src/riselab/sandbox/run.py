@@ -6,40 +6,13 @@ from typing import Annotated
 
 from risegrad.common.seeds import generator_for
 from risegrad.common.settings import Checked, Limits
-from risegrad.core.shapers import Sampler
-from riselab.sandbox.informed import InformedMeasurement, measure_informed
-from riselab.sandbox.panels import (
-    LITERAL_QUERIES,
-    QUERIES,
-    ROTATED_QUERIES,
-    Deviation,
-    ExposureMeasurement,
-    GapMeasurement,
-    OperatorMeasurement,
-    PanelPoint,
-    measure_deviation,
-    measure_exposure,
-    measure_gap,
-    measure_operator,
-    measure_sweep,
-)
-from riselab.sandbox.quadratics import Quadratic, diagonal, even_gradient, rotated
-from riselab.sandbox.spectra import DEFAULT_SPECTRUM, Spectrum
-from riselab.sandbox.trajectories import (
-    EQUAL_PROGRESS,
-    Course,
-    EqualProgress,
-    Tasks,
-    make_tasks,
-    measure_course,
-    measure_equal_progress,
-    subjects,
-)
+from riselab.sandbox import panels, trajectories
+from riselab.sandbox.quadratics import DEFAULT_SPECTRUM, Quadratic, Spectrum, diagonal, rotated
+from riselab.sandbox.trajectories import EQUAL_PROGRESS
 
 # Dense d x d curvature and one batch of q directions must fit in memory with room to spare.
 LARGEST = 4096
 FEWEST_SAMPLES = 640  # the ladder of sample sizes has 7 rungs; the lowest then holds 10 samples
-
 
 Dimension = Annotated[int, Limits(at_least=2, at_most=LARGEST)]
 SmallCount = Annotated[int, Limits(at_least=1, at_most=LARGEST)]
@@ -82,10 +55,19 @@ class SandboxSettings(Checked):
 
 TRAJECTORY_D = 64  # the recursions cost d^3 per step and learning rate
 COMPARED_QUERIES = 2  # the query count at which the paper gives the blockwise ratio
-STAGES = 11
+STAGES = 7
 
 Tick = Callable[[str], None]
 """Called before each of the ``STAGES`` stages with a few words about it."""
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Panels A to D of one curvature."""
+
+    operator: panels.OperatorMeasurement
+    gap: panels.GapMeasurement
+    deviations: list[panels.Batch]
 
 
 @dataclass(frozen=True)
@@ -93,72 +75,52 @@ class Results:
     """Everything that was measured; figures and the table are made from this alone."""
 
     settings: SandboxSettings
-    operator: OperatorMeasurement
-    gap: GapMeasurement
-    deviations: list[Deviation]
-    exposure: ExposureMeasurement
-    sweep: list[PanelPoint]
-    rotated_operator: OperatorMeasurement
-    rotated_gap: GapMeasurement
-    rotated_deviations: list[Deviation]
-    tasks: Tasks
-    courses: list[Course]
-    equal_progress: list[EqualProgress]
-    informed: InformedMeasurement
+    plain: Validation
+    rotated: Validation
+    exposure: panels.ExposureMeasurement
+    sweep: list[panels.Batch]
+    courses: list[trajectories.Curve]
+    equal_progress: list[trajectories.EqualProgress]
+    informed: trajectories.InformedMeasurement
 
 
 def run(settings: SandboxSettings, tick: Tick = lambda words: None) -> Results:
     """Measure everything that ``settings`` ask for."""
     s, spectrum = settings, Spectrum.parse(settings.spectrum)
-    plain = diagonal(spectrum, s.d)
-    turned = rotated(spectrum, s.d, generator_for(s.seed, "rotation"))
-    tasks = make_tasks(spectrum, min(s.d, TRAJECTORY_D), generator_for(s.seed, "tasks"))
-    tick("panels A, B: mean curvature")
-    operator = measure_operator(plain, s.q, s.samples, s.seed, "operator")
-    tick("panel C: damage gap")
-    gap = measure_gap(plain, s.q, s.samples, s.seed, "gap")
-    tick("panel D: deviation")
-    deviations = _deviations(diagonal(spectrum, s.large_d), s, QUERIES, "deviation")
+    draws = {name: generator_for(s.seed, name) for name in ("rotation", "large rotation", "tasks")}
+    tasks = trajectories.make_tasks(spectrum, min(s.d, TRAJECTORY_D), draws["tasks"])
+    tick("panels A to D: mean and deviation")
+    small, large = diagonal(spectrum, s.d), diagonal(spectrum, s.large_d)
+    plain = _validation(s, (small, large), panels.QUERIES, "")
     tick("exposure")
-    exposure = measure_exposure(s.d, sorted({*QUERIES, s.q}), s.samples, s.seed)
+    exposure = panels.measure_exposure(s.d, sorted({*panels.QUERIES, s.q}), s.samples, s.seed)
     tick("signal and deviation")
-    sweep = measure_sweep(spectrum, s.large_d, s.q, s.samples // 8, s.seed)
-    tick("rotated: mean curvature")
-    rotated_operator = measure_operator(turned, s.q, s.samples, s.seed, "rotated operator")
-    tick("rotated: damage gap")
-    rotated_gap = measure_gap(turned, s.q, s.samples, s.seed, "rotated gap")
-    tick("rotated: deviation")
-    large = rotated(spectrum, s.large_d, generator_for(s.seed, "large rotation"))
-    rotated_deviations = _deviations(large, s, ROTATED_QUERIES, "rotated deviation")
+    sweep = panels.measure_sweep(spectrum, s.large_d, s.q, s.samples // 8, s.seed)
+    tick("panels A to D, rotated")
+    small = rotated(spectrum, s.d, draws["rotation"])
+    large = rotated(spectrum, s.large_d, draws["large rotation"])
+    turned = _validation(s, (small, large), panels.ROTATED_QUERIES, "rotated ")
     tick("trajectory: recursions and walks")
-    courses = [
-        measure_course(tasks, subject, s.q, s.steps, s.seed)
-        for subject in subjects(len(tasks.shift), s.block)
-    ]
+    subjects = trajectories.subjects(len(tasks.shift), s.block)
+    courses = [trajectories.measure_curve(tasks, one, s.q, s.steps, s.seed) for one in subjects]
     tick("trajectory: equal progress")
-    equal = measure_equal_progress(tasks, s.q, s.block)
+    equal = trajectories.measure_equal_progress(tasks, s.q, s.block)
     tick("from blind to informed")
-    informed = measure_informed(tasks, s.q, s.steps, s.seed)
-    return Results(
-        s, operator, gap, deviations, exposure, sweep, rotated_operator, rotated_gap,
-        rotated_deviations, tasks, courses, equal, informed,
-    )  # fmt: skip
+    informed = trajectories.measure_informed(tasks, s.q, s.steps, s.seed)
+    return Results(s, plain, turned, exposure, sweep, courses, equal, informed)
 
 
-def _deviations(
-    problem: Quadratic, s: SandboxSettings, queries: tuple[int, ...], purpose: str
-) -> list[Deviation]:
-    """Global and blockwise, by one draw at every q and by Algorithm 1 at the small ones."""
-    g = even_gradient(problem.d, generator_for(s.seed, f"{purpose}/gradient"))
+def _validation(
+    s: SandboxSettings, problems: tuple[Quadratic, Quadratic],
+    queries: tuple[int, ...], purpose: str,
+) -> Validation:  # fmt: skip
+    small, large = problems
     swept = sorted({*queries, s.q})
-    plan: list[tuple[int, Sampler, int]] = [(q, "one-draw", s.samples) for q in swept]
-    plan += [(q, "directions", s.samples // 8) for q in LITERAL_QUERIES]
-    found = []
-    for block in dict.fromkeys((problem.d, s.block)):
-        for q, sampler, samples in plan:
-            draws = generator_for(s.seed, f"{purpose}/{block}/{q}/{sampler}")
-            found.append(measure_deviation(problem, g, q, block, samples, draws, sampler))
-    return found
+    return Validation(
+        panels.measure_operator(small, s.q, s.samples, s.seed, f"{purpose}operator"),
+        panels.measure_gap(small, s.q, s.samples, s.seed, f"{purpose}gap"),
+        panels.measure_deviations(large, s.block, swept, s.samples, s.seed, f"{purpose}deviation"),
+    )
 
 
 @dataclass(frozen=True)
@@ -179,38 +141,41 @@ def comparisons(results: Results) -> list[Comparison]:
     The last rows are forgetting at equal progress, over FO's: noise has a price that falls with the
     number of steps, and what knows the curvature forgets less.
     """
-    samples, operator = results.settings.samples, results.operator
+    s, operator = results.settings, results.plain.operator
     errors, slopes = operator.eigenvalue_errors, operator.slopes
-    ratio, error, exact = deviation_ratio(results.deviations, COMPARED_QUERIES)
-    eigen, deviation = "relative eigenvalue error at", "blockwise / global deviation at"
+    ratio, error, exact = deviation_ratio(results.plain.deviations, COMPARED_QUERIES)
+    eigen = f"relative eigenvalue error at {s.samples:,} samples"
+    deviation = f"blockwise / global deviation at q={COMPARED_QUERIES}"
+    slope = float(slopes.mean()), float(slopes.std())
     rows = [
-        Comparison(f"{eigen} {samples:,} samples", float(errors[0]), float(errors.std()), 1.17e-2),
-        Comparison("R^2 of the damage gap", results.gap.r_squared, None, 0.9999, 1.0),
-        Comparison(f"{deviation} q={COMPARED_QUERIES}", ratio, error, 0.79, exact),
-        Comparison(
-            "slope of the operator residual", float(slopes.mean()), float(slopes.std()), None, -0.5
-        ),
+        Comparison(eigen, float(errors[0]), float(errors.std()), 1.17e-2),
+        Comparison("R^2 of the damage gap", results.plain.gap.r_squared, None, 0.9999, 1.0),
+        Comparison(deviation, ratio, error, 0.79, exact),
+        Comparison("slope of the operator residual", *slope, None, -0.5),
     ]
     words = f"forgetting over FO's at {EQUAL_PROGRESS:.0%} progress"
-    fo = next(row for row in results.equal_progress if row.subject.rule == "fo")
     for row in results.equal_progress:
-        excess = [(n, e) for n, e in zip(row.steps, row.excess, strict=True) if e is not None]
-        if row is not fo and excess:
-            steps, most = excess[-1]
+        if row.excess:
+            steps, most = row.excess[-1]
             rows.append(Comparison(f"{words}, {steps} steps: {row.subject.name}", 1 + most))
-    plain, *others = ((course.name, course.at_progress[0]) for course in results.informed.courses)
-    for name, found in others:
-        if found is not None and plain[1]:
-            rows.append(
-                Comparison(f"{words}, {results.settings.steps} steps: {name}", found / plain[1])
-            )
+    fo, *others = results.informed.curves
+    for curve in others:
+        if curve.at_progress is not None and fo.at_progress:
+            ours = curve.at_progress / fo.at_progress
+            rows.append(Comparison(f"{words}, {s.steps} steps: {curve.name}", ours))
+    for curve in others:
+        if curve.at_rate and fo.at_rate:
+            pairs = zip(curve.at_rate, fo.at_rate, strict=True)
+            lost, learned = (mine / plain for mine, plain in pairs)
+            at = f"over FO's at its rate for that, {s.steps} steps: {curve.name}"
+            rows += [Comparison(f"forgetting {at}", lost), Comparison(f"progress {at}", learned)]
     return rows
 
 
-def deviation_ratio(deviations: list[Deviation], q: int) -> tuple[float, float, float]:
+def deviation_ratio(deviations: list[panels.Batch], q: int) -> tuple[float, float, float]:
     """Blockwise over global standard deviation at ``q``: measured, standard error, exact."""
-    found = [d for d in deviations if d.q == q and d.sampler == "one-draw"]
+    found = [row.deviation for row in deviations if row.q == q and row.kind == "one-draw"]
     wide, narrow = found[0], found[-1]
-    ratio = narrow.measured / wide.measured
-    relative = [d.standard_error / d.measured for d in (wide, narrow)]
+    ratio = narrow.value / wide.value
+    relative = [one.error / one.value for one in (wide, narrow)]
     return ratio, ratio * sum(r**2 for r in relative) ** 0.5, narrow.exact / wide.exact

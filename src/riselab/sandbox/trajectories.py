@@ -9,9 +9,15 @@ New task ``f(theta) = (theta - s)' A (theta - s) / 2``, historical loss ``L(thet
 
 Steps are independent, so ``m = E[e]`` and ``S = E[e e']`` obey closed linear recursions under
 ``e <- e - eta x``. Nothing is approximated; no distribution is assumed beyond these two moments.
+
+An informed rule sees the gradient through ``P = (K + rho I)^(-1)``, ``K`` the curvature that it is
+told: the true one, its top eigenpairs, or a wrong one. In the coordinates ``P^(-1/2) theta`` it is
+the blind rule, so the same recursions hold for it.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, get_args
 
 import torch
@@ -19,10 +25,11 @@ from torch import Tensor
 
 from risegrad.common.seeds import generator_for
 from risegrad.core.shapers import covariance_noise
+from risegrad.theory import efficiency, metric_efficiency, ridge_metric
 from risegrad.theory.calibration import kappa, mean_factor
-from risegrad.theory.conditions import quadratic
-from riselab.sandbox.quadratics import normals, rotated, shaped
-from riselab.sandbox.spectra import Spectrum
+from risegrad.theory.conditions import dot, length, matvec, outer, quadratic
+from riselab.sandbox import quadratics
+from riselab.sandbox.quadratics import Spectrum, symmetric
 
 RuleName = Literal["fo", "scaled-fo", "rise", "covariance-noise", "raw-zo"]
 RULES: tuple[RuleName, ...] = get_args(RuleName)
@@ -50,6 +57,11 @@ class Tasks:
         """Forgetting at the new task's optimum: forgetting is measured in units of it."""
         return float(self.shift @ self.H @ self.shift) / 2
 
+    @property
+    def top(self) -> float:
+        """The largest eigenvalue of the new task's curvature."""
+        return float(torch.linalg.eigvalsh(self.A)[-1])
+
 
 def make_tasks(spectrum: Spectrum, d: int, draws: torch.Generator) -> Tasks:
     """Two tasks that share half of their curvature: ``A = (H + G) / 2``, ``G`` rotated like ``H``.
@@ -57,10 +69,23 @@ def make_tasks(spectrum: Spectrum, d: int, draws: torch.Generator) -> Tasks:
     Sharing makes the new task's gradients meet above-average retention curvature, the case in
     which the paper predicts that shaping helps; with nothing shared the local gap would vanish.
     """
-    H = rotated(spectrum, d, draws).H
-    other = rotated(spectrum, d, draws).H
+    H = quadratics.rotated(spectrum, d, draws).H
+    other = quadratics.rotated(spectrum, d, draws).H
     shift = torch.randn(d, generator=draws, dtype=torch.float64)
     return Tasks((H + other) / 2, H, shift / shift.norm())
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A rule with its block size (None: one block over everything)."""
+
+    rule: RuleName
+    block: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The rule's name, with its block size if it has one."""
+        return self.rule if self.block is None else f"{self.rule}, blocks of {self.block}"
 
 
 @dataclass(frozen=True)
@@ -73,26 +98,28 @@ class RuleMoments:
     spread: float
     block: int
 
+    @staticmethod
+    def of(subject: Subject, d: int, q: int) -> "RuleMoments":
+        """RISE and covariance noise share them; raw ZO is RISE at ``eta / a``, scaled FO is FO at
+        ``a eta``."""
+        rule, size = subject.rule, subject.block or d
+        together = torch.ones(d, d, dtype=torch.float64)
+        owner = torch.arange(d) // size
+        same = (owner[:, None] == owner).to(torch.float64)
+        a, spread = mean_factor(size, q), 1 / (q + size + 1)
+        if rule in ("fo", "scaled-fo"):
+            a = 1.0 if rule == "fo" else a
+            return RuleMoments(a, a**2 * together, 0.0, size)
+        if rule == "raw-zo":
+            return RuleMoments(1.0, together + same / q, 1 / q, size)
+        return RuleMoments(a, a**2 * together + spread * same, spread, size)
 
-def rule_moments(rule: RuleName, d: int, q: int, block: int | None = None) -> RuleMoments:
-    """Moments of each rule, blocks of equal size.
-
-    RISE and covariance noise share them by construction; raw ZO is RISE times ``1/a``, so at the
-    learning rate ``eta`` it is RISE at ``eta / a``; scaled FO is FO at ``a eta``.
-    """
-    size = block or d
-    together = torch.ones(d, d, dtype=torch.float64)
-    owner = torch.arange(d) // size
-    same = (owner[:, None] == owner).to(torch.float64)
-    a = mean_factor(size, q)
-    if rule == "fo":
-        return RuleMoments(1.0, together, 0.0, size)
-    if rule == "scaled-fo":
-        return RuleMoments(a, a**2 * together, 0.0, size)
-    spread = 1 / (q + size + 1)
-    if rule == "raw-zo":
-        return RuleMoments(1.0, together + same / q, 1 / q, size)
-    return RuleMoments(a, a**2 * together + spread * same, spread, size)
+    def second(self, G: Tensor) -> Tensor:
+        """``E[x x']`` from ``G = E[g g']``."""
+        energies = G.diagonal(dim1=-2, dim2=-1)
+        energy = energies.reshape(len(G), -1, self.block).sum(-1)
+        floor = self.spread * energy.repeat_interleave(self.block, dim=-1)
+        return self.weight * G + torch.diag_embed(floor)
 
 
 @dataclass(frozen=True)
@@ -110,119 +137,73 @@ class Path:
     second_moment: Tensor
     """E[displacement displacement'] after the last step, (rates, d, d)"""
 
-    @property
-    def covariance(self) -> Tensor:
-        """Covariance of the displacement after the last step."""
-        return self.second_moment - self.mean[:, :, None] * self.mean[:, None, :]
-
     def relative(self, tasks: Tasks) -> tuple[Tensor, Tensor]:
         """``(forgetting / full forgetting, fraction of the new-task loss removed)``."""
         return self.forgetting / tasks.full_forgetting, 1 - self.loss / tasks.start_loss
 
 
-def follow(
-    tasks: Tasks, rule: RuleName, q: int, rates: Tensor, steps: int, *, block: int | None = None
-) -> Path:
+def follow(tasks: Tasks, subject: Subject, q: int, steps: int, rates: Tensor) -> Path:
     """Run the recursions for all learning rates at once.
 
     With ``G = A S A``:  ``m <- m - eta mean (A m)`` and
     ``S <- S - eta mean (A S + S A) + eta^2 (weight * G + diag(spread tr_b G))``.
     """
-    d = len(tasks.shift)
-    moments = rule_moments(rule, d, q, block)
-    eta = rates.to(torch.float64)[:, None, None]
-    m = -tasks.shift.expand(len(rates), d)
-    S = m[:, :, None] * m[:, None, :]
-    seen = [_expectations(tasks, m, S)]
+    moments = RuleMoments.of(subject, len(tasks.shift), q)
+    eta, pull = rates.to(torch.float64)[:, None, None], tasks.H @ tasks.shift
+
+    def expectations() -> tuple[Tensor, Tensor]:
+        """``(E[L], E[f])``, from ``E[theta' H theta] = tr(H S) + 2 s' H m + s' H s``."""
+        forgetting = ((S * tasks.H).sum((-2, -1)) + 2 * m @ pull + tasks.shift @ pull) / 2
+        return forgetting, (S * tasks.A).sum((-2, -1)) / 2
+
+    m = -tasks.shift.expand(len(rates), -1)
+    S = outer(m)
+    seen = [expectations()]
     for _ in range(steps):
         AS = tasks.A @ S
-        second = _shaped_second_moment(AS @ tasks.A, moments)
-        S = S - eta * moments.mean * (AS + AS.mT) + eta**2 * second
+        S = S - eta * moments.mean * (AS + AS.mT) + eta**2 * moments.second(AS @ tasks.A)
         # AS + AS' equals AS + SA for symmetric S only: a rounding error that is antisymmetric would
         # grow by 1 + eta^2 lam^2 per step and, over hundreds of steps, swamp the rest.
-        S = (S + S.mT) / 2
+        S = symmetric(S)
         m = m - eta[:, 0] * moments.mean * (m @ tasks.A)
-        seen.append(_expectations(tasks, m, S))
+        seen.append(expectations())
     forgetting, loss = (torch.stack(column) for column in zip(*seen, strict=True))
-    return Path(rates, forgetting, loss, m + tasks.shift, _displacement_moment(tasks, m, S))
-
-
-def _shaped_second_moment(G: Tensor, moments: RuleMoments) -> Tensor:
-    """``E[x x']`` from ``G = E[g g']``."""
-    energies = G.diagonal(dim1=-2, dim2=-1)
-    energy = energies.reshape(len(G), -1, moments.block).sum(-1)
-    floor = moments.spread * energy.repeat_interleave(moments.block, dim=-1)
-    return moments.weight * G + torch.diag_embed(floor)
-
-
-def _displacement_moment(tasks: Tasks, m: Tensor, S: Tensor) -> Tensor:
-    """``E[theta theta']`` from the moments of ``e = theta - s``."""
     cross = m[:, :, None] * tasks.shift
-    return S + cross + cross.mT + torch.outer(tasks.shift, tasks.shift)
+    second = S + cross + cross.mT + outer(tasks.shift)
+    return Path(rates, forgetting, loss, m + tasks.shift, second)
 
 
-def _expectations(tasks: Tasks, m: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
-    """``(E[L], E[f])`` for each learning rate, without forming the displacement's moment.
-
-    ``E[theta' H theta] = tr(H S) + 2 s' H m + s' H s``.
-    """
-    pull = tasks.H @ tasks.shift
-    forgetting = ((S * tasks.H).sum((-2, -1)) + 2 * m @ pull + tasks.shift @ pull) / 2
-    return forgetting, (S * tasks.A).sum((-2, -1)) / 2
-
-
-def draw(
-    rule: RuleName, g: Tensor, q: int, draws: torch.Generator, *, block: int | None = None
-) -> Tensor:
+def draw(subject: Subject, g: Tensor, q: int, draws: torch.Generator) -> Tensor:
     """One update direction per row of ``g`` (runs, d)."""
     runs, d = g.shape
-    size = block or d
-    if rule == "fo":
-        return g
-    if rule == "scaled-fo":
-        return mean_factor(size, q) * g
-    if rule == "covariance-noise":
-        return _covariance_noise(g, q, size, draws)
-    x = shaped(g, q, runs, draws, block=size)
-    return x * kappa(size, q) ** 0.5 if rule == "raw-zo" else x
+    size = subject.block or d
+    if subject.rule in ("fo", "scaled-fo"):
+        return g if subject.rule == "fo" else mean_factor(size, q) * g
+    if subject.rule == "covariance-noise":
+        parts = g.reshape(runs, d // size, size)
+        along, across = (
+            quadratics.normals(draws, runs, d // size),
+            quadratics.normals(draws, *parts.shape),
+        )
+        return covariance_noise(parts, along, across, q).reshape(runs, d)
+    x = quadratics.shaped(g, q, runs, draws, block=size)
+    return x * kappa(size, q) ** 0.5 if subject.rule == "raw-zo" else x
 
 
-def _covariance_noise(g: Tensor, q: int, size: int, draws: torch.Generator) -> Tensor:
-    runs, d = g.shape
-    parts = g.reshape(runs, d // size, size)
-    along = normals(draws, runs, d // size)
-    across = normals(draws, *parts.shape)
-    return covariance_noise(parts, along, across, q).reshape(runs, d)
+Step = Callable[[Tensor], Tensor]
+"""From gradients (runs, d) to directions."""
 
 
-@dataclass(frozen=True)
-class Walks:
-    """Losses of every simulated run at steps 0..T, shape (steps + 1, runs)."""
-
-    forgetting: Tensor
-    loss: Tensor
-
-
-def walk(
-    tasks: Tasks,
-    rule: RuleName,
-    q: int,
-    rate: float,
-    steps: int,
-    runs: int,
-    draws: torch.Generator,
-    *,
-    block: int | None = None,
-) -> Walks:
-    """Simulate ``runs`` independent trajectories from the historical optimum."""
-    theta = torch.zeros(runs, len(tasks.shift), dtype=torch.float64)
-    forgetting, loss = [], []
-    for step in range(steps + 1):
-        if step:
-            theta = theta - rate * draw(rule, tasks.gradient(theta), q, draws, block=block)
-        forgetting.append(quadratic(tasks.H, theta) / 2)
-        loss.append(quadratic(tasks.A, theta - tasks.shift) / 2)
-    return Walks(torch.stack(forgetting), torch.stack(loss))
+def walk(tasks: Tasks, step: Step, rates: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+    """Losses ``(L, f)`` at steps 0..T of simulated runs, (steps + 1, runs), a rate for each."""
+    theta = torch.zeros(len(rates), len(tasks.shift), dtype=torch.float64)
+    found = []
+    for taken in range(steps + 1):
+        if taken:
+            theta = theta - rates[:, None] * step(tasks.gradient(theta))
+        found.append((quadratic(tasks.H, theta) / 2, quadratic(tasks.A, theta - tasks.shift) / 2))
+    forgetting, loss = (torch.stack(column) for column in zip(*found, strict=True))
+    return forgetting, loss
 
 
 RATES = 49
@@ -234,26 +215,17 @@ GRID, ROUNDS = 12, 3  # each round narrows the bracket of the learning rate by t
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A rule with its block size (None: one block over everything)."""
-
-    rule: RuleName
-    block: int | None = None
-
-    @property
-    def name(self) -> str:
-        """The rule's name, with its block size if it has one."""
-        return self.rule if self.block is None else f"{self.rule}, blocks of {self.block}"
-
-
-@dataclass(frozen=True)
-class Course:
-    """One subject at the common learning rate (exact and simulated) and over the sweep."""
+class Curve:
+    """A subject's expected forgetting and progress, in units of the tasks' scales."""
 
     subject: Subject
-    path: Path
-    walks: Walks
-    sweep: Path
+    forgetting: Tensor
+    """at each step at the common learning rate"""
+    progress: Tensor
+    simulated: tuple[Tensor, Tensor]
+    """both again, means of ``RUNS`` runs"""
+    sweep: tuple[Tensor, Tensor]
+    """both after the last step, for each of the sweep's learning rates that is drawn"""
 
 
 def subjects(d: int, block: int) -> list[Subject]:
@@ -262,25 +234,26 @@ def subjects(d: int, block: int) -> list[Subject]:
     return [*(Subject(rule) for rule in RULES), *blocked]
 
 
-def top_curvature(tasks: Tasks) -> float:
-    """The largest eigenvalue of the new task's curvature."""
-    return float(torch.linalg.eigvalsh(tasks.A)[-1])
-
-
-def sweep_rates(tasks: Tasks) -> Tensor:
+def sweep_rates(tasks: Tasks, count: int = RATES) -> Tensor:
     """Learning rates from a thousandth to ten times ``1 / lam_max(A)``, evenly in the logarithm."""
-    return torch.logspace(-3, 1, RATES, dtype=torch.float64) / top_curvature(tasks)
+    return torch.logspace(-3, 1, count, dtype=torch.float64) / tasks.top
 
 
-def measure_course(tasks: Tasks, subject: Subject, q: int, steps: int, seed: int) -> Course:
+def measure_curve(tasks: Tasks, subject: Subject, q: int, steps: int, seed: int) -> Curve:
     """Follow one rule at a common learning rate, and over a sweep of rates."""
-    rate = COMMON_RATE / top_curvature(tasks)
-    rule, block = subject.rule, subject.block
-    path = follow(tasks, rule, q, torch.tensor([rate], dtype=torch.float64), steps, block=block)
+    rate = COMMON_RATE / tasks.top
+    descend = partial(follow, tasks, subject, q, steps)
+    path = descend(torch.tensor([rate], dtype=torch.float64))
     draws = generator_for(seed, f"walk/{subject.name}")
-    walks = walk(tasks, rule, q, rate, steps, RUNS, draws, block=block)
-    sweep = follow(tasks, rule, q, sweep_rates(tasks), steps, block=block)
-    return Course(subject, path, walks, sweep)
+    rates = torch.full((RUNS,), rate, dtype=torch.float64)
+    lost, left = walk(tasks, lambda g: draw(subject, g, q, draws), rates, steps)
+    simulated = lost.mean(1) / tasks.full_forgetting, 1 - left.mean(1) / tasks.start_loss
+    sweep = descend(sweep_rates(tasks))
+    # Up to the most progress, and on to the marker where that lies beyond.
+    seen = sweep.rates <= max(float(efficient_part(tasks, sweep)[0][-1]), 1.1 * rate)
+    forgetting, progress = path.relative(tasks)
+    swept = (values[-1][seen] for values in sweep.relative(tasks))
+    return Curve(subject, forgetting[:, 0], progress[:, 0], simulated, (*swept,))  # type: ignore[arg-type]
 
 
 def efficient_part(tasks: Tasks, sweep: Path) -> tuple[Tensor, Tensor, Tensor]:
@@ -295,57 +268,200 @@ def efficient_part(tasks: Tasks, sweep: Path) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def forgetting_at_progress(
-    tasks: Tasks, subject: Subject, q: int, steps: int, target: float
+    tasks: Tasks, descend: Callable[[Tensor], Path], target: float = EQUAL_PROGRESS
 ) -> float | None:
     """Expected forgetting at the smallest learning rate that reaches the target; None if none does.
 
     Progress rises with the learning rate up to its maximum, so a grid brackets the crossing, and
     finer grids inside the bracket narrow it; the last bracket is interpolated.
     """
-    rates = torch.logspace(-3, 1, GRID, dtype=torch.float64) / top_curvature(tasks)
+    rates = sweep_rates(tasks, GRID)
     for last in [False] * (ROUNDS - 1) + [True]:
-        path = follow(tasks, subject.rule, q, rates, steps, block=subject.block)
-        rates, forgetting, progress = efficient_part(tasks, path)
+        rates, forgetting, progress = efficient_part(tasks, descend(rates))
         above = int((progress < target).sum())
         if not 0 < above < len(rates):
             return None
         if last:
-            low, high = progress[above - 1], progress[above]
-            share = (target - low) / (high - low)
-            return float(torch.lerp(forgetting[above - 1], forgetting[above], share))
+            break
         low, high = rates[above - 1].log(), rates[above].log()
         rates = torch.lerp(low, high, torch.linspace(0, 1, GRID, dtype=torch.float64)).exp()
-    raise AssertionError("the last round returns")
+    low, high = progress[above - 1], progress[above]
+    share = (target - low) / (high - low)
+    return float(torch.lerp(forgetting[above - 1], forgetting[above], share))
 
 
 @dataclass(frozen=True)
 class EqualProgress:
-    """Forgetting at equal progress over the number of steps, and the excess over FO."""
+    """How much more than FO a subject forgets at equal progress, by the number of steps."""
 
     subject: Subject
-    steps: list[int]
-    forgetting: list[float | None]
-    excess: list[float | None]
-    """forgetting / FO's forgetting - 1"""
+    excess: list[tuple[int, float]]
+    """steps, and forgetting / FO's forgetting - 1"""
 
 
 def measure_equal_progress(tasks: Tasks, q: int, block: int) -> list[EqualProgress]:
-    """FO, RISE, and RISE in blocks over the ladder of steps.
+    """RISE, and RISE in blocks, over the ladder of steps.
 
-    The other rules share the curve of one of these: scaled FO has FO's, covariance noise and
-    raw ZO have RISE's, at other learning rates (see ``rule_moments``).
+    The other rules share the curve of one of these or of FO: scaled FO has FO's, covariance noise
+    and raw ZO have RISE's, at other learning rates (see ``RuleMoments``).
     """
-    chosen = [s for s in subjects(len(tasks.shift), block) if s.rule in ("fo", "rise")]
-    found = {
-        s: [forgetting_at_progress(tasks, s, q, n, EQUAL_PROGRESS) for n in STEP_LADDER]
-        for s in chosen
-    }
-    reference = found[Subject("fo")]
+
+    def along(subject: Subject) -> list[float | None]:
+        walks = (partial(follow, tasks, subject, q, steps) for steps in STEP_LADDER)
+        return [forgetting_at_progress(tasks, descend) for descend in walks]
+
+    plain = along(Subject("fo"))
+    found = []
+    for subject in subjects(len(tasks.shift), block):
+        if subject.rule == "rise":
+            pairs = zip(STEP_LADDER, along(subject), plain, strict=True)
+            excess = [(n, mine / fo - 1) for n, mine, fo in pairs if mine is not None and fo]
+            found.append(EqualProgress(subject, excess))
+    return found
+
+
+DAMPINGS = tuple(10 ** (power / 4) for power in range(-8, 9))  # in units of the average curvature
+FRONTIER_DAMPING = 0.3
+MOST_PAIRS = 8
+
+
+@dataclass(frozen=True)
+class Told:
+    """A rule and the curvature that it is told; a blind one is told none."""
+
+    name: str
+    rule: RuleName
+    curvature: Tensor | None = None
+    matched: bool = False
+    """each step at the progress of a plain one, as ``match="progress"`` makes it"""
+
+    def metric(self, d: int, damping: float) -> Tensor:
+        """The ``P`` through which the rule sees the gradient."""
+        if self.curvature is None:
+            return torch.eye(d, dtype=torch.float64)
+        return ridge_metric(self.curvature, damping)
+
+
+@dataclass(frozen=True)
+class InformedCurve:
+    """One rule: one step over dampings, many steps over learning rates."""
+
+    name: str
+    damage: list[float]
+    """one step's mean damage over FO's at equal mean progress, for each of ``DAMPINGS``"""
+    forgetting: list[float]
+    progress: list[float]
+    at_progress: float | None
+    """forgetting at ``EQUAL_PROGRESS``"""
+    at_rate: tuple[float, float] | None = None
+    """forgetting and progress at FO's rate for ``EQUAL_PROGRESS``, of the rules that it suits"""
+
+
+@dataclass(frozen=True)
+class InformedMeasurement:
+    """What rules that know a curvature forget and learn, and the least that any could forget."""
+
+    curves: list[InformedCurve]
+    least: tuple[list[float], list[float]]
+    """forgetting and progress"""
+
+
+def rules_told(tasks: Tasks, seed: int) -> list[Told]:
+    """FO, RISE, and what knowing the curvature makes of each; a wrong one has the same spectrum."""
+    H = tasks.H
+    pairs = max(1, min(MOST_PAIRS, len(H) // 4))
+    turn = quadratics.random_rotation(len(H), generator_for(seed, "wrong curvature"))
     return [
-        EqualProgress(s, list(STEP_LADDER), mine, [*map(_excess, mine, reference)])
-        for s, mine in found.items()
+        Told("fo", "fo"),
+        Told("rise", "rise"),
+        Told("informed", "fo", H),
+        Told(f"informed, top {pairs}", "fo", top_pairs(H, pairs)),
+        Told("informed, wrong", "fo", symmetric(turn @ H @ turn.T)),
+        Told("informed rise", "rise", H),
+        Told("informed, matched", "fo", H, matched=True),
     ]
 
 
-def _excess(mine: float | None, reference: float | None) -> float | None:
-    return None if mine is None or reference is None else mine / reference - 1
+def top_pairs(H: Tensor, pairs: int) -> Tensor:
+    """The largest eigenpairs of ``H`` and one number, their average, for all others."""
+    values, vectors = torch.linalg.eigh(H)
+    kept = values.clone()
+    kept[:-pairs] = values[:-pairs].mean()
+    return symmetric((vectors * kept) @ vectors.T)
+
+
+def in_metric(tasks: Tasks, P: Tensor) -> Tasks:
+    """The same tasks in the coordinates ``P^(-1/2) theta``: the same losses, another gradient.
+
+    Plain descent there is ``theta <- theta - eta P g`` here, and RISE there is RISE in the metric.
+    """
+    values, vectors = torch.linalg.eigh(P)
+    root = (vectors * values.sqrt()) @ vectors.T
+    back = (vectors * values**-0.5) @ vectors.T
+    return Tasks(symmetric(root @ tasks.A @ root), symmetric(root @ tasks.H @ root),
+                 back @ tasks.shift)  # fmt: skip
+
+
+def matched_path(tasks: Tasks, P: Tensor, steps: int, rates: Tensor) -> Path:
+    """Descent along ``c P g``: of ``g``'s norm, then ``c`` times as long, at its progress."""
+
+    def step(g: Tensor) -> Tensor:
+        x = matvec(P, g)
+        x = x * (length(g) / length(x))[:, None]
+        # theory.progress_factor without its checks: of the sweep's rates, some diverge.
+        return (dot(g, g) / dot(g, x)).clamp(1, 8)[:, None] * x
+
+    forgetting, loss = walk(tasks, step, rates, steps)
+    nothing = torch.empty(0)
+    return Path(rates, forgetting, loss, nothing, nothing)
+
+
+def one_step_damage(tasks: Tasks, told: Told, q: int, damping: float) -> float:
+    """Mean damage of the first step over FO's at equal mean progress."""
+    g = tasks.gradient(torch.zeros_like(tasks.shift))
+    P = told.metric(len(g), damping)
+    noisy = told.rule == "rise"
+    mine = metric_efficiency(tasks.H, P, g, q) if noisy else efficiency(tasks.H, g, P @ g)
+    return float(efficiency(tasks.H, g, g) / mine)
+
+
+def least_forgetting(tasks: Tasks) -> tuple[Tensor, Tensor]:
+    """The least that any rule could forget in any number of steps, and its progress.
+
+    The minimizers of ``f + c L`` over ``c``: ``theta = (A + cH)^+ A s``.
+    """
+    weights = torch.logspace(3, -3, 61, dtype=torch.float64)[:, None, None]
+    inverse = torch.linalg.pinv(tasks.A + weights * tasks.H, hermitian=True)
+    theta = inverse @ (tasks.A @ tasks.shift)
+    progress = 1 - quadratic(tasks.A, theta - tasks.shift) / 2 / tasks.start_loss
+    return quadratic(tasks.H, theta) / 2 / tasks.full_forgetting, progress
+
+
+def measure_informed(tasks: Tasks, q: int, steps: int, seed: int) -> InformedMeasurement:
+    """One step and many by every rule, and the least forgetting that is possible."""
+    fo = follow(tasks, Subject("fo"), q, steps, sweep_rates(tasks))
+    rates, _, progress = efficient_part(tasks, fo)
+    rate = rates[progress >= EQUAL_PROGRESS][:1]  # none where FO does not learn as much
+    curves = [_informed_curve(tasks, told, q, steps, rate) for told in rules_told(tasks, seed)]
+    forgetting, progress = least_forgetting(tasks)
+    return InformedMeasurement(curves, (forgetting.tolist(), progress.tolist()))
+
+
+def _informed_curve(tasks: Tasks, told: Told, q: int, steps: int, rate: Tensor) -> InformedCurve:
+    P = told.metric(len(tasks.shift), FRONTIER_DAMPING)
+    seen = tasks if told.matched else in_metric(tasks, P)
+    descend = (
+        partial(matched_path, tasks, P, steps)
+        if told.matched
+        else partial(follow, seen, Subject(told.rule), q, steps)
+    )
+    _, forgetting, progress = efficient_part(seen, descend(sweep_rates(seen)))
+    at_rate = None
+    if len(rate) and (told.matched or told.name == "fo"):
+        lost, gained = descend(rate).relative(tasks)
+        at_rate = float(lost[-1]), float(gained[-1])
+    damage = [one_step_damage(tasks, told, q, damping) for damping in DAMPINGS]
+    at_progress = forgetting_at_progress(seen, descend)
+    return InformedCurve(
+        told.name, damage, forgetting.tolist(), progress.tolist(), at_progress, at_rate
+    )

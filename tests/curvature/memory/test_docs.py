@@ -32,7 +32,7 @@ def test_the_example_runs(tmp_path, monkeypatch):
         "new_batches": task(2),
         "optimizer": torch.optim.AdamW(model.parameters(), lr=1e-2),
     }
-    exec(PAGE.split("```python")[1].split("```")[0], names)
+    exec(PAGE.split("## Penalty")[1].split("```python")[1].split("```")[0], names)
     assert set(names["shares"]) == set(names["damage"]) == {"0", "2"}
     assert all(0 < share < 1 for share in names["shares"].values())
     assert all(value > 0 for value in names["damage"].values())
