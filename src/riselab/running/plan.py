@@ -19,8 +19,7 @@ from riselab.experiments.cells import Chosen, ReadConfig, RunCell, choose, expan
 from riselab.experiments.file import Choice, Experiment, choices, load_experiment
 from riselab.pages.text import plural
 from riselab.records.fields import Record, TableRow
-from riselab.records.reader import RecordError
-from riselab.records.record import read_record
+from riselab.records.record import RecordError, read_record
 from riselab.running import local as local_engine
 from riselab.running import workload
 from riselab.running.display import display, duration
