@@ -53,7 +53,7 @@ def teaching() -> Iterator[list[float]]:
 
 def spent(found: FoundFrontier) -> float:
     """Seconds of training and scoring in all records."""
-    parts = [(*r.run.train_seconds, *r.run.score_seconds) for r in found.records]
+    parts = [(*r.run.seconds.train, *r.run.seconds.score) for r in found.records]
     return sum(seconds or 0.0 for part in parts for seconds in part)
 
 

@@ -15,7 +15,7 @@ from riselab.frontier.curves import Frontier
 from riselab.pages.tables import Table, in_html
 from riselab.pages.text import visible
 from riselab.records.fields import Record
-from riselab.records.reader import RecordError
+from riselab.records.record import RecordError
 from riselab.report.builder import build, write_report
 from riselab.report.methods import methods
 from riselab.report.rows import ReportedExperiment, gather
@@ -115,7 +115,7 @@ class LabResults:
         varied = _differing(configs)
         for one, config in zip(self.records, configs, strict=True):
             settings = {place: config.get(place) for place in varied}
-            seconds = {"seconds": one.run.total_seconds}
+            seconds = {"seconds": one.run.seconds.total}
             yield _head(one) | dict(one.result.metrics) | seconds | settings
 
     def _tasks(self) -> Iterator[Row]:

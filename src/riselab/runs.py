@@ -12,8 +12,7 @@ from typing import Any
 from riselab import plugins as registered
 from riselab.frames import LabResults
 from riselab.records.fields import Record
-from riselab.records.reader import RecordError
-from riselab.records.record import read_record, read_records
+from riselab.records.record import RecordError, read_record, read_records
 from riselab.running.folder import RECORD
 from riselab.running.plan import RunOptions, RunPlan, do_runs, plan_runs, plan_selected
 

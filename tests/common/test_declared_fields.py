@@ -10,7 +10,6 @@ from risegrad.common.settings import (
     Count,
     Limits,
     OneOf,
-    Probability,
     check_fields,
     essence,
     read,
@@ -29,7 +28,6 @@ class Child(Parent):
     mode: Literal["on", "off"] = "on"
     color: Annotated[str, OneOf(COLORS)] = "red"
     share: Annotated[float, Limits(above=0, at_most=1)] = 0.5
-    chance: Annotated[float, Probability()] = 0.1
     counts: tuple[Count, ...] = ()
     weight: Annotated[float | tuple[float, ...], Limits(at_least=0)] = 0.0
     free: Any = None
@@ -44,7 +42,6 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"color": "green"}, ValueError, r"^color must be one of red, blue; got 'green'"),
     ({"share": 0}, ValueError, r"^share must be a finite number > 0 and <= 1, got 0$"),
     ({"share": float("nan")}, ValueError, r"^share must be a finite number .*, got nan$"),
-    ({"chance": 1.0}, ValueError, r"^chance must be a number in \(0, 1\), got 1.0$"),
     ({"counts": (1, -2)}, ValueError, r"^each of counts must be an integer >= 0, got -2$"),
     ({"weight": -1.0}, ValueError, r"^weight must be a finite number >= 0, got -1.0$"),
     ({"weight": (1.0, -2.0)}, ValueError, r"^weight must be a finite number >= 0, got -2.0$"),

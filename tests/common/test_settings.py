@@ -121,7 +121,7 @@ def test_a_mistake_is_named_with_its_place(change: dict[str, Any], message: str)
 
 
 def test_a_missing_value_and_a_mistake_at_the_top() -> None:
-    with pytest.raises(ValueError, match=r"^stream: missing$"):
+    with pytest.raises(ValueError, match=r"^stream: missing, expected a text$"):
         read(Run, {})
     with pytest.raises(ValueError, match=r"^q must be at least 1, got 0$"):
         read(Rule, {"q": 0})

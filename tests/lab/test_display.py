@@ -1,6 +1,5 @@
 """Progress and what is shown of it."""
 
-import io
 import os
 import pty
 import subprocess
@@ -13,7 +12,7 @@ import pytest
 
 from riselab.running import display as shown
 from riselab.running import progress as run_progress
-from riselab.running.display import Lines, Pace, totals, where
+from riselab.running.display import Display, totals, where
 from riselab.running.progress import Progress, combined, fraction, latest
 from riselab.running.schedule import Tally
 from riselab.running.trackers import step_of
@@ -72,7 +71,7 @@ def test_steps_grow_and_repeat() -> None:
 def test_the_time_left_counts_only_what_was_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    pace, tally = Pace(), Tally(total=4, before=1)
+    pace, tally = Display(), Tally(total=4, before=1)
     assert pace.seconds_left(tally, {"a": 0.5}) is None
     now[0] = 10.0
     assert pace.seconds_left(tally, {"a": 0.75}) == pytest.approx(10 / 0.25 * 2.25)
@@ -86,16 +85,13 @@ def test_totals() -> None:
     assert totals(tally, 90) == "9 runs: 3 done, about 1:30 left"
 
 
-def test_lines_say_now_and_then_how_far_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stream = io.StringIO()
-    lines = Lines(stream)
+def test_lines_say_now_and_then_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Display()
     lines.tick(Tally(total=2))
-    assert stream.getvalue() == ""
-    monkeypatch.setattr(Lines, "EVERY", 0.0)
+    assert capsys.readouterr().out == ""
+    lines.pause = 0.0
     lines.tick(Tally(total=2, done=1))
-    assert stream.getvalue() == "2 runs: 1 done\n"
+    assert capsys.readouterr().out == "2 runs: 1 done\n"
 
 
 def test_in_a_terminal_there_is_a_bar(small: Path, tmp_path: Path) -> None:

@@ -114,6 +114,6 @@ def test_load_says_what_it_cannot_read(results: lab.LabResults, tmp_path: Path) 
 def test_a_bar_in_notebooks() -> None:
     tqdm = pytest.importorskip("tqdm")
     with tqdm.tqdm(total=1, file=io.StringIO()) as bar:
-        shown = display.Bar(bar)
+        shown = display.Display(bar)
         shown.tick(Tally(total=4, before=1, done=3))
         assert (bar.total, bar.n) == (4, 4)

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import difflib
 import functools
-import math
+import sys
 import tomllib
 import types
 from collections.abc import Collection, Iterable, Mapping
@@ -43,7 +43,6 @@ from risegrad.common.checks import (
     bounds_in_words,
     check_choice,
     check_number,
-    check_probability,
     listed,
     nearest_hint,
 )
@@ -60,25 +59,33 @@ class Unused(ValueError):
         self.reasons = dict(reasons)
 
 
-def read(cls: type[T], mapping: Mapping[str, Any], where: str = "") -> T:
+def read(cls: type[T], mapping: Mapping[str, Any], where: str = "", foreign: bool = False) -> T:
     """An instance of the dataclass ``cls``; a ``ValueError`` names the dotted place of a mistake.
 
     Fields may be str, int, float, bool, ``Literal``, tuples, ``dict[str, X]`` or a ``Mapping``,
     unions and other dataclasses. An int passes for a float, a bool never for an int. TOML has no
     null: where None is allowed, the word ``"none"`` stands for it.
+
+    ``foreign``: a file that another version may have written, such as a record. Keys that ``cls``
+    does not have are passed over, null is as good as absent, and each value is held to what its
+    field declares, also inside of lists and tables.
     """
     if not isinstance(mapping, Mapping):
         raise wrong(where, "a table", mapping)
-    known = {field.name: field for field in fields(cls) if field.init}  # type: ignore[arg-type]
+    kind: Any = cls  # mypy takes the hash of instances for that of the class
+    hints = declared(kind) if foreign else _hints(kind)
+    known = {field.name: field for field in fields(kind) if field.init}
+    if foreign:
+        mapping = {key: mapping[key] for key in known if mapping.get(key) is not None}
     for key in mapping:
         if key not in known:
             raise ValueError(f"{_join(where, key)}: {unknown(key, known)}")
     for name, field in known.items():
-        if name not in mapping and _required(field):
-            raise ValueError(f"{_join(where, name)}: missing")
-    kind: Any = cls  # mypy takes the hash of instances for that of the class
-    hints = _hints(kind)
-    values = {key: _value(hints[key], value, _join(where, key)) for key, value in mapping.items()}
+        if name not in mapping and required(field):
+            raise ValueError(f"{_join(where, name)}: missing, expected {words(hints[name])}")
+    values = {
+        key: _value(hints[key], value, _join(where, key), foreign) for key, value in mapping.items()
+    }
     try:
         return cls(**values)
     except (ValueError, TypeError) as error:  # from the dataclass's own checks
@@ -175,7 +182,9 @@ def override(mapping: Mapping[str, Any], assignment: str) -> dict[str, Any]:
     """The mapping with one value replaced: ``"host.q=8"``; the value is TOML or a bare word."""
     place, equals, text = assignment.partition("=")
     if not equals or not all(part.strip() for part in place.split(".")):
-        raise ValueError(f"an override must look like section.key=value, got {_short(assignment)}")
+        raise ValueError(
+            f"an override must look like section.key=value, got {short(assignment, LONGEST)}"
+        )
     return place_value(mapping, place, _parsed(text.strip(), assignment))
 
 
@@ -207,12 +216,13 @@ def _hints(cls: type) -> dict[str, Any]:
     return get_type_hints(cls)
 
 
-def _required(field: Field[Any]) -> bool:
+def required(field: Field[Any]) -> bool:
+    """Whether a field has no default."""
     return field.default is MISSING and field.default_factory is MISSING
 
 
 def _is_default(field: Field[Any], value: Any) -> bool:
-    if _required(field):
+    if required(field):
         return False
     factory = field.default_factory
     default = field.default if factory is MISSING else factory()
@@ -225,116 +235,126 @@ def _join(where: str, key: object) -> str:
     return f"{where}.{key}" if where else str(key)
 
 
-def _short(assignment: str) -> str:
-    whole = repr(assignment)
-    return whole if len(whole) <= LONGEST else f"{whole[:LONGEST]}..."
-
-
 LONGEST = 100  # characters of an assignment in an error
 
 
 def _parsed(text: str, assignment: str) -> Any:
+    shown = short(assignment, LONGEST)
     try:
         found = tomllib.loads(f"value = {text}")
     except RecursionError:
-        raise ValueError(f"{_short(assignment)} is nested too deeply") from None
+        raise ValueError(f"{shown} is nested too deeply") from None
     except tomllib.TOMLDecodeError as error:
         if text[:1] in ("", "[", "{", '"', "'"):
-            raise ValueError(f"{_short(assignment)} has no TOML value after '=': {error}") from None
+            raise ValueError(f"{shown} has no TOML value after '=': {error}") from None
         return text
     if list(found) != ["value"]:  # a line break in the text began a new key
-        raise ValueError(f"one value at a time, got {_short(assignment)}")
+        raise ValueError(f"one value at a time, got {shown}")
     return found["value"]
 
 
-def _value(hint: Any, value: Any, where: str) -> Any:
+def _value(hint: Any, value: Any, where: str, foreign: bool) -> Any:
     """``value`` as the type ``hint`` says it."""
+    if isinstance(hint, type) and hint in _WORDS:  # the most frequent, so the first
+        return _scalar(hint, value, where)
     origin, args = get_origin(hint), get_args(hint)
     if hint is Any:
         return value
+    if origin is Annotated:
+        found = _value(args[0], value, where, foreign)
+        for declaration in args[1:]:
+            declaration.check(where, found, args[0])
+        return found
     if origin in (Union, types.UnionType):
-        return _one_of(args, value, where)
+        return _one_of(args, value, where, foreign)
     if origin is Literal:
         if not any(type(value) is type(word) and value == word for word in args):
             near = nearest_hint(value, args) if isinstance(value, str) else ""
-            raise ValueError(f"{wrong(where, _words(hint), value)}{near}")
+            raise ValueError(f"{wrong(where, words(hint), value)}{near}")
         return value
     if origin is tuple:
-        return _tuple(hint, args, value, where)
+        if not isinstance(value, list | tuple):
+            raise wrong(where, words(hint), value)
+        kinds = [args[0]] * len(value) if args[-1] is Ellipsis else args
+        if len(kinds) != len(value):
+            raise wrong(where, words(hint), value)
+        pairs = enumerate(zip(kinds, value, strict=True))
+        return tuple(_value(kind, item, f"{where}[{n}]", foreign) for n, (kind, item) in pairs)
     if origin in (dict, Mapping):
         if not isinstance(value, Mapping):
             raise wrong(where, "a table", value)
-        return {key: _value(args[1], item, _join(where, key)) for key, item in value.items()}
+        return {k: _value(args[1], item, _join(where, k), foreign) for k, item in value.items()}
     if is_dataclass(hint):
-        return value if isinstance(value, hint) else read(hint, value, where)  # type: ignore[arg-type]
-    return _scalar(hint, value, where)
+        if isinstance(value, hint):  # type: ignore[arg-type]
+            return value
+        return read(hint, value, where, foreign)  # type: ignore[arg-type]
+    raise TypeError(f"{where}: settings cannot hold {hint}")
 
 
 def _scalar(hint: Any, value: Any, where: str) -> Any:
     if hint is float and type(value) in (int, float):
-        if not math.isfinite(value):
+        if not -sys.float_info.max <= value <= sys.float_info.max:  # nor is NaN
             raise wrong(where, "a finite number", value)
         return float(value)
-    if hint not in _WORDS:
-        raise TypeError(f"{where}: settings cannot hold {hint}")
     if type(value) is not hint:
         raise wrong(where, _WORDS[hint], value)
     return value
 
 
-def _tuple(hint: Any, args: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
-    if not isinstance(value, list | tuple):
-        raise wrong(where, _words(hint), value)
-    if args[-1] is not Ellipsis and len(args) != len(value):
-        raise wrong(where, _words(hint), value)
-    kinds = [args[0]] * len(value) if args[-1] is Ellipsis else args
-    return tuple(
-        _value(kind, item, f"{where}[{n}]")
-        for n, (kind, item) in enumerate(zip(kinds, value, strict=True))
-    )
-
-
-def _one_of(args: tuple[Any, ...], value: Any, where: str) -> Any:
+def _one_of(args: tuple[Any, ...], value: Any, where: str, foreign: bool) -> Any:
     """The first kind of a union that fits; with one kind beside None, that kind's own message."""
     kinds = [kind for kind in args if kind is not type(None)]
-    if len(kinds) < len(args) and (value is None or value == "none"):
+    if len(kinds) < len(args) and (value is None or (value == "none" and not foreign)):
         return None
     for kind in kinds[:-1]:
         try:
-            return _value(kind, value, where)
+            return _value(kind, value, where, foreign)
         except ValueError:
             continue
     try:
-        return _value(kinds[-1], value, where)
+        return _value(kinds[-1], value, where, foreign)
     except ValueError:
         if len(kinds) == 1:
             raise
-        raise wrong(where, " or ".join(map(_words, args)), value) from None
+        raise wrong(where, " or ".join(map(words, args)), value) from None
 
 
 _WORDS = {str: "a text", int: "an integer", float: "a number", bool: "true or false"}
 
 
-def _words(hint: Any) -> str:
-    """A type in words."""
-    args = get_args(hint)
-    if get_origin(hint) is tuple:
-        if args[-1] is Ellipsis:
-            return f"a list ({_words(args[0])} each)"
-        return f"a list of {len(args)} ({', '.join(map(_words, args))})"
-    if get_origin(hint) is Literal:
-        return f"one of {', '.join(map(repr, args))}"
-    if hint is type(None):
-        return '"none"'
-    return _WORDS.get(hint, "a table")
+def words(hint: Any) -> str:
+    """A type in words, with what is declared about it.
+
+    >>> words(tuple[Count, ...]), words(float | None)
+    ('a list (an integer >= 0 each)', 'a number or "none"')
+    """
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        a_name = args[0] is str and any(isinstance(one, OneOf) for one in args[1:])
+        kinds = [] if a_name else [words(args[0])]  # that it is a text goes unsaid
+        return " ".join(filter(None, [*kinds, *(one.words() for one in args[1:])]))
+    if origin in (Union, types.UnionType):
+        return " or ".join(map(words, args))
+    if origin is tuple and args[-1] is Ellipsis:
+        return f"a list ({words(args[0])} each)"
+    if origin is tuple:
+        return f"a list of {len(args)} ({', '.join(map(words, args))})"
+    if origin is Literal:
+        return choices_in_words(args)
+    if origin in (dict, Mapping) and args[1] is not Any:
+        return f"a table ({words(args[1])} by name)"
+    return '"none"' if hint is type(None) else _WORDS.get(hint, "a table")
+
+
+def short(value: object, most: int = 60) -> str:
+    """A value as text, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def wrong(where: str, expected: str, value: Any) -> ValueError:
     """The error for a value of another kind than expected at a dotted place."""
-    if isinstance(value, Mapping):
-        got = "a table"
-    else:
-        got = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}..."
+    got = "a table" if isinstance(value, Mapping) else short(value)
     return ValueError(f"{where or 'the settings'}: expected {expected}, got {got}")
 
 
@@ -371,18 +391,6 @@ class OneOf:
     def words(self) -> str:
         """The names in words."""
         return choices_in_words(self.names)
-
-
-class Probability:
-    """A number strictly between 0 and 1."""
-
-    def check(self, name: str, value: object, kind: Any) -> None:
-        """Raise an error if ``value`` is not strictly between 0 and 1."""
-        check_probability(name, value)
-
-    def words(self) -> str:
-        """The limits in words."""
-        return Limits(above=0, below=1).words()
 
 
 Count = Annotated[int, Limits(at_least=0)]
@@ -428,5 +436,5 @@ def _check(name: str, value: object, hint: Any) -> None:
 
 
 def choices_in_words(names: Collection[object]) -> str:
-    """The choices as a reference shows them."""
-    return "one of " + ", ".join(f'"{name}"' for name in names)
+    """The names that may be chosen."""
+    return f"one of {', '.join(map(repr, names))}"

@@ -61,12 +61,11 @@ class SessionChoice:
 
     def reach(self, folder: Path, tell: Tell) -> ReachedPoint:
         """The point itself; what of the stream must be learned first is."""
-        from riselab.continual.runs import read_config
         from riselab.foresight.reached_point import ReachedPoint
         from riselab.running.folder import placed
 
         (here,) = placed([self.cell], self.out)
-        settings, task = read_config(self.cell.settings), self.diagnosis.task
+        settings, task = self.cell.run, self.diagnosis.task
         known: dict[str, Any] = {}
 
         def report(news: dict[str, Any]) -> None:
@@ -104,9 +103,8 @@ def chosen(args: argparse.Namespace) -> SessionChoice:
         diagnosis = replace(diagnosis, task=args.task)
     cells = expand(experiment, read_config)
     runs = choose(cells, args.only)
-    settings = [read_config(cell.settings) for cell in (runs[0], *cells)]
-    shaping = (one for one in settings if one.rule.name not in ("", "fo", "zo"))
-    shaped_like = next(shaping, settings[0])
+    shaping = (c.run for c in (runs[0], *cells) if c.run.rule.name not in ("", "fo", "zo"))
+    shaped_like = next(shaping, runs[0].run)
     return SessionChoice(runs[0], shaped_like, diagnosis, validation, args.out, len(runs))
 
 

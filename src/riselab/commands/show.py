@@ -131,7 +131,7 @@ def _reasons(runs: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
 def _estimate(cell: "RunCell", work: "Workload") -> dict[str, Any]:
     """An estimate looks at the data, which may not be here: no reason to show nothing."""
     try:
-        return dict(work.estimate(work.read_config(cell.settings)))
+        return dict(work.estimate(cell.run))
     except Exception as error:
         return {"problem": " ".join(str(error).split()) or type(error).__name__}
 

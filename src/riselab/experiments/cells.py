@@ -4,7 +4,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -58,17 +58,6 @@ class Layers:
         return replace(self, shared=shared, overrides=overrides)
 
 
-def unused_by(plain: Table, read_config: ReadConfig) -> Mapping[str, str]:
-    """Places whose settings this row has no use for, and why."""
-    try:
-        read_config(plain)
-    except Unused as error:
-        return error.reasons
-    except ValueError:  # it comes again when the run is described, with the row's name
-        pass
-    return {}
-
-
 def check_use(experiment: str, unused: Sequence[Mapping[str, str]]) -> None:
     """What is said to all rows must be of use to one; ``unused`` has an entry for each row."""
     for place, reason in unused[0].items():
@@ -109,6 +98,8 @@ class RunCell:
     """all settings that can change a result, by dotted names: two runs with the same id differ in
     one of them only if a default was changed in between"""
     id: str
+    run: Any = field(compare=False, repr=False)
+    """the settings as the workload read them"""
     kept: str = ""
     """the name of the folder that the run has already, perhaps from when the row had another"""
 
@@ -140,11 +131,19 @@ def expand(
     rows, look = _rows(experiment, chosen), cache(describe)
     if len(rows) * len(experiment.seeds) > LARGEST_GRID:
         raise ValueError(f"{experiment.name}: more than {LARGEST_GRID} runs")
-    unused = [unused_by(layers.merged(), read_config) for _, layers in rows]
-    for order, ((row, layers), idle) in enumerate(zip(rows, unused, strict=True)):
-        plain = layers.relieved_of(idle).merged()
+    unused: list[Mapping[str, str]] = []
+    for order, (row, layers) in enumerate(rows):
+        unused.append({})
         for seed in experiment.seeds:
-            cell = _cell(experiment.name, row, order, plain | {"seed": seed}, read_config, look)
+            try:
+                try:
+                    settings = read_config(layers.merged() | {"seed": seed})
+                except Unused as error:  # said to all rows, and of no use to this one
+                    unused[-1], layers = error.reasons, layers.relieved_of(error.reasons)
+                    settings = read_config(layers.merged() | {"seed": seed})
+                cell = _cell(experiment.name, row, order, seed, settings, read_config, look)
+            except ValueError as error:
+                raise ValueError(f"{experiment.name}: row {row.label!r}: {error}") from error
             if cell.id in cells:
                 raise ValueError(
                     f"{experiment.name}: {cells[cell.id].title!r} and {cell.title!r} are the same "
@@ -161,21 +160,19 @@ def slug(text: str) -> str:
 
 
 def _cell(
-    experiment: str, row: TableRow, order: int, plain: Table, read_config: ReadConfig, look: Look
-) -> RunCell:
-    try:
-        settings = read_config(plain)
-        readings = readings_of(settings)
-        inputs = {place: look(reading) for place, reading in readings.items()}
-    except ValueError as error:
-        raise ValueError(f"{experiment}: row {row.label!r}: {error}") from error
+    experiment: str, row: TableRow, order: int, seed: int, settings: Any, read_config: ReadConfig,
+    look: Look,
+) -> RunCell:  # fmt: skip
+    readings = readings_of(settings)
+    inputs = {place: look(reading) for place, reading in readings.items()}
     full = as_plain(settings)
+    there = absolute(full, readings)
     own = public(without(essence(settings), readings), readings)
     basis = public(without(essence(settings, complete=True), readings), readings)
     identity = {"settings": own, "inputs": essential(inputs)}
     return RunCell(
-        experiment, row, order, plain["seed"], absolute(full, readings), public(full, readings),
-        inputs, identity, flat(basis), digest(identity),
+        experiment, row, order, seed, there, public(full, readings), inputs, identity, flat(basis),
+        digest(identity), settings if there == full else read_config(there),
     )  # fmt: skip
 
 

@@ -11,12 +11,11 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from statistics import fmean
 from typing import Any
 
-from risegrad.common.settings import flat, override, read, unknown
+from risegrad.common.settings import flat, override, read, short, unknown
 from riselab.common.inputs import Hub, Known, Local, Reading
 from riselab.foresight.settings import read_sections
 from riselab.pages.text import visible
 from riselab.records.fields import PaperCell, Record
-from riselab.records.reader import short
 
 HERE = Path(__file__).resolve()
 # Installed, they lie inside the package; in a checkout, beside ``src``.

@@ -1,6 +1,6 @@
-"""The settings reference, from the declarations of the fields: for the terminal and for the docs.
+"""Every table of an experiment file in words, from the declarations of its fields.
 
-``python -m riselab.experiments.reference`` prints the page ``docs/settings.md``.
+``rise list settings`` prints it, and the documentation makes a page of it.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ import functools
 import inspect
 import json
 import textwrap
-import types
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from itertools import pairwise
 
 from risegrad.common.checks import check_choice
-from risegrad.common.settings import OneOf, choices_in_words, declared
+from risegrad.common.settings import declared, words
 
 
 @dataclass(frozen=True)
@@ -34,11 +33,11 @@ def reference(cls: type, defaults: object = None) -> list[FieldReference]:
     """The fields of a dataclass in words; ``defaults``, an instance, has other ones than its own.
 
     >>> [(field.name, field.allowed) for field in reference(FieldReference)][:2]
-    [('name', 'text'), ('allowed', 'text')]
+    [('name', 'a text'), ('allowed', 'a text')]
     """
     hints, meant = declared(cls), meanings(cls)
     return [
-        FieldReference(f.name, allowed(hints[f.name]), _default(f, defaults), meant.get(f.name, ""))
+        FieldReference(f.name, words(hints[f.name]), _default(f, defaults), meant.get(f.name, ""))
         for f in fields(cls)
         if f.init
     ]
@@ -56,55 +55,15 @@ def meanings(cls: type) -> dict[str, str]:
 
 def _docstrings(cls: type) -> Iterator[tuple[str, str]]:
     (tree,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
-    assert isinstance(tree, ast.ClassDef)
-    for before, after in zip(tree.body, tree.body[1:], strict=False):
-        if isinstance(before, ast.AnnAssign) and isinstance(before.target, ast.Name):
-            match after:
-                case ast.Expr(value=ast.Constant(value=str(text))):
-                    yield before.target.id, " ".join(text.split())
+    for pair in pairwise(tree.body):  # type: ignore[attr-defined]
+        match pair:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(ast.Constant(str(text))):
+                yield name, " ".join(text.split())
 
 
-_WORDS = {str: "text", int: "integer", float: "number", bool: "true or false"}
-
-
-def allowed(hint: Any) -> str:
-    """An annotation in words: type and bounds."""
-    origin, args = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        return _annotated(args[0], args[1:])
-    if origin is Literal:
-        return choices_in_words(args)
-    if origin in (Union, types.UnionType):
-        return " or ".join(map(allowed, args))
-    if origin is tuple:
-        inner = args[:1] if args[-1] is Ellipsis else args
-        return f"list ({', '.join(map(allowed, inner))})"
-    if hint is type(None):
-        return '"none"'
-    return _WORDS.get(hint, "table")
-
-
-def _annotated(kind: Any, declarations: tuple[Any, ...]) -> str:
-    if any(isinstance(one, OneOf) for one in declarations):
-        return " and ".join(one.words() for one in declarations)  # that it is a text goes unsaid
-    return " ".join([allowed(kind), *(one.words() for one in declarations)])
-
-
-def _default(field: Field[Any], defaults: object) -> str:
+def _default(field: Field[object], defaults: object) -> str:
     value = getattr(defaults, field.name, field.default)
     return "" if value is MISSING or is_dataclass(value) else json.dumps(value)
-
-
-HEAD = """\
-# Settings
-
-Every setting of an [experiment file](lab.md) and of a [diagnosis](foresight.md), with what is
-allowed, its default and its meaning. A field without a default must be given, unless it is a table.
-`rise list settings` shows the same in a terminal, `rise list settings rule` one section.
-
-This page is made from the declarations of the fields and not edited by hand:
-`python -m riselab.experiments.reference > docs/settings.md`.
-"""
 
 
 @dataclass(frozen=True)
@@ -127,6 +86,11 @@ class SettingsTable:
     def summary(self) -> str:
         """The first paragraph of the settings' docstring, in one line."""
         return (self.cls.__doc__ or "").split("\n\n")[0].replace("\n", " ").strip()
+
+    @property
+    def fields(self) -> list[FieldReference]:
+        """Its fields in words."""
+        return reference(self.cls, self.defaults)
 
 
 def tables() -> list[SettingsTable]:
@@ -170,15 +134,15 @@ def _experiment_tables() -> Iterator[SettingsTable]:
 
 def _sections(run: type) -> dict[str, tuple[type, object]]:
     """The tables of a run: their classes and what stands there by default."""
-    found = {field.name: field for field in fields(run)}
+    kinds = declared(run)
     return {
-        name: (cls, _instance(found[name]))
-        for name, cls in declared(run).items()
-        if isinstance(cls, type) and is_dataclass(cls)
+        field.name: (kinds[field.name], _instance(field))
+        for field in fields(run)
+        if is_dataclass(kinds[field.name])
     }
 
 
-def _instance(field: Field[Any]) -> object:
+def _instance(field: Field[object]) -> object:
     if field.default_factory is not MISSING:
         return field.default_factory()
     return None if field.default is MISSING else field.default
@@ -204,45 +168,9 @@ def in_text(section: str | None, width: int) -> str:
 
 def _table_in_text(table: SettingsTable, width: int) -> str:
     lines = [f"{table.title}: {table.summary}"]
-    for field in reference(table.cls, table.defaults):
+    for field in table.fields:
         default = f" (default {field.default})" if field.default else ""
         lines.append(f"  {field.name}: {field.allowed}{default}")
-        lines += textwrap.wrap(
-            _plain(field.meaning), width - 6, initial_indent="      ", subsequent_indent="      "
-        )
+        meaning = field.meaning.replace("``", "")
+        lines += textwrap.wrap(meaning, width, initial_indent=6 * " ", subsequent_indent=6 * " ")
     return "\n".join(lines)
-
-
-def page() -> str:
-    """The page of the docs."""
-    return "\n".join([HEAD, *(_table_in_markdown(table) for table in tables())])
-
-
-def _table_in_markdown(table: SettingsTable) -> str:
-    rows = [_row(field) for field in reference(table.cls, table.defaults)]
-    head = [f"## {table.title}", "", _markdown(table.summary), ""]
-    return "\n".join(
-        [*head, "| field | allowed | default | meaning |", "|---|---|---|---|", *rows, ""]
-    )
-
-
-def _row(field: FieldReference) -> str:
-    default = f"`{field.default}`" if field.default else ""
-    allowed, meaning = _markdown(field.allowed), _markdown(field.meaning)
-    return f"| `{field.name}` | {allowed} | {default} | {meaning} |"
-
-
-def _plain(text: str) -> str:
-    return text.replace("``", "")
-
-
-def _markdown(text: str) -> str:
-    """Docstrings have double backquotes around code; elsewhere a sign must not become markup."""
-    parts = text.split("``")
-    for place, part in enumerate(parts[::2]):
-        parts[2 * place] = part.replace("<", "&lt;").replace("*", "&#42;").replace("_", "&#95;")
-    return "`".join(parts).replace("|", "&#124;")
-
-
-if __name__ == "__main__":
-    print(page(), end="")

@@ -165,7 +165,7 @@ class FoundFrontier:
     def frame(self) -> DataFrame:
         """One row per run (pandas), with the seconds that it took."""
         pandas = need("pandas", "lab")
-        seconds = {(r.row.method, r.row.swept, r.seed): r.run.total_seconds for r in self.records}
+        seconds = {(r.row.method, r.row.swept, r.seed): r.run.seconds.total for r in self.records}
         rows = [
             asdict(run) | {"seconds": seconds.get((run.method, run.setting, run.seed))}
             for run in self.runs

@@ -214,7 +214,7 @@ class FrontierGrid:
         self._check()
         self._choose_examples()
         for record in self.records():
-            seconds = record.run.total_seconds or 0.0
+            seconds = record.run.seconds.total or 0.0
             self.budget.paces.append(seconds)
             self.budget.earlier += seconds
         ordered = stages(self.cells, self._rate, lambda cell: cell.seed)

@@ -10,20 +10,49 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from riselab.records.reader import At, IfAbsent, NotBlank, NotEmpty, Percentages
+from risegrad.common.settings import APART, short
 
-FRAME = (
-    (
-        "schema",
-        "integer",
-        "version of this format. A newer one than the reader knows is refused, not guessed at",
-    ),
-    ("seal", "text", "shows whether the record was edited; see above. ``write_record`` adds it"),
-)
-"""What stands around the fields of ``Record`` in a file: name, type, meaning."""
 
-Numbers = tuple[float | None, ...]
-PercentNumbers = Annotated[Numbers, Percentages()]
+class NotBlank:
+    """A text that says something."""
+
+    def check(self, name: str, value: str, kind: Any) -> None:
+        """Raise an error if there are only spaces."""
+        if not value.strip():
+            raise ValueError(f"{name} must be a text {self.words()}, got {value!r}")
+
+    def words(self) -> str:
+        """What is asked of the text."""
+        return "that is not blank"
+
+
+@dataclass(frozen=True)
+class Within:
+    """A number between two others, up to rounding."""
+
+    low: float
+    high: float
+    unit: str = ""
+    slack: float = 0.0
+
+    def check(self, name: str, value: float, kind: Any) -> None:
+        """Raise an error if the number is outside."""
+        if not self.low - self.slack <= value <= self.high + self.slack:
+            unit = f" {self.unit}" * bool(self.unit)
+            between = f"between {self.low:g} and {self.high:g}{unit}"
+            raise ValueError(f"{name} must be {between}, got {short(value)}")
+
+    def words(self) -> str:
+        """What a reader should know of it."""
+        return self.unit
+
+
+# Beyond the first, sums of squares are no numbers any more; beyond the second, torch takes no seed.
+Number = Annotated[float, Within(-1e100, 1e100)]
+Whole = Annotated[int, Within(-(2**63), 2**64 - 1)]
+Percent = Annotated[float, Within(0, 100, "in percent", slack=1e-3)]
+Numbers = tuple[Number | None, ...]
+Percentages = tuple[Percent | None, ...]
 
 
 @dataclass(frozen=True)
@@ -34,7 +63,7 @@ class PaperCell:
     """number of the table in the paper"""
     row: str
     """as the paper prints it"""
-    column: Annotated[str, IfAbsent("")]
+    column: str
     """as the paper prints it"""
 
 
@@ -51,7 +80,7 @@ class TableRow:
     """the cell of the paper to stand beside, or null; see below"""
     baseline: bool = False
     """whether other rows (of the same section, if it has one) are compared with this one"""
-    order: int = 0
+    order: Whole = 0
     """the row's place in its experiment file"""
     why: str = ""
     """the reason, where the row trains otherwise than the others; may be empty"""
@@ -74,13 +103,13 @@ class TaskRecord:
     """of the task"""
     classes: tuple[str, ...] = ()
     """names of its classes or labels"""
-    train: int = 0
+    train: Whole = 0
     """number of training examples"""
-    validation: int = 0
+    validation: Whole = 0
     """number of validation examples"""
-    test: int = 0
+    test: Whole = 0
     """number of test examples"""
-    answers: int = 0
+    answers: Whole = 0
     """of a model of one's own: how many answers its score counts, where `test` counts batches"""
     known: bool = False
     """whether it was known from the start: scored, never trained"""
@@ -93,10 +122,10 @@ class ScoreRecord:
     Entries above the diagonal may be absent or None; ``union`` is empty where it was not measured.
     """
 
-    matrix: tuple[PercentNumbers, ...]
+    matrix: tuple[Percentages, ...]
     """``matrix[t][i]``: on task ``i`` after session ``t``, counted from 0. One row per task;
     entries above the diagonal are absent or null"""
-    union: PercentNumbers = ()
+    union: Percentages = ()
     """``union[t]``: after session ``t`` on the test data of all tasks so far. One number per task,
     or an empty list"""
 
@@ -104,26 +133,36 @@ class ScoreRecord:
         """On task ``i`` after session ``t``; None where it was not measured."""
         return self.matrix[t][i] if i < len(self.matrix[t]) else None
 
+    def check(self, name: str, tasks: int) -> None:
+        """Raise an error where there are more or fewer numbers than there are tasks."""
+        if len(self.matrix) != tasks:
+            raise ValueError(f"{name}.matrix must be one row per task, {tasks} here")
+        for t, row in enumerate(self.matrix):
+            if len(row) > tasks:
+                raise ValueError(f"{name}.matrix[{t}] must be at most {tasks} numbers")
+        if len(self.union) not in (0, tasks):
+            raise ValueError(f"{name}.union must be one number per task, {tasks} here, or none")
+
 
 @dataclass(frozen=True)
 class LinePoint:
     """Weights on the line from where training began to where it ended."""
 
-    share: float | None
-    """of the way, from 0 to 1"""
-    scores: Mapping[str, PercentNumbers]
+    scores: Mapping[str, Percentages]
     """by name of the score: one percentage per task"""
+    share: Number | None = None
+    """of the way, from 0 to 1"""
 
 
 @dataclass(frozen=True)
 class Loss:
     """Mean training loss of an epoch."""
 
-    task: int
+    task: Whole
     """counted from 0"""
-    epoch: int
+    epoch: Whole
     """counted from 0 within the task"""
-    loss: float | None
+    loss: Number | None = None
     """null where it was not a number"""
 
 
@@ -131,50 +170,79 @@ class Loss:
 class Result:
     """What two identical runs have in common."""
 
-    tasks: Annotated[tuple[TaskRecord, ...], NotEmpty("task")]
+    tasks: tuple[TaskRecord, ...]
     """the tasks in the order of the stream, with their numbers of examples"""
     scores: Mapping[str, ScoreRecord]
     """one or several named scores, in percent"""
     main_score: str
     """which of the scores ``metrics`` are computed from"""
-    metrics: Mapping[str, float | None]
+    metrics: Mapping[str, Number | None]
     """numbers, null where undefined (forgetting with one task); [Metrics](metrics.md) has the
     definitions"""
-    before: Mapping[str, PercentNumbers] = field(default_factory=dict)
+    before: Mapping[str, Percentages] = field(default_factory=dict)
     """by name of the score: one percentage per task before the first session. Absent or empty where
     it was not measured"""
     line: tuple[LinePoint, ...] = ()
     """what weights between start and end of training score, where `loop.interpolate` asks for it"""
     losses: tuple[Loss, ...] = ()
     """mean training loss per task and epoch"""
-    trainable: Mapping[str, int] = field(default_factory=dict)
+    trainable: Mapping[str, Whole] = field(default_factory=dict)
     """trained parameters by kind"""
-    memory_bytes: tuple[int, ...] = ()
+    memory_bytes: tuple[Whole, ...] = ()
     """of a run that remembers what is to be kept: bytes of its memory after each session"""
     notes: tuple[str, ...] = ()
     """what a reader of the numbers should know"""
 
+    def __post_init__(self) -> None:
+        count = len(self.tasks)
+        if not self.tasks:
+            raise ValueError("tasks must be a list with at least one task, got []")
+        for name, score in self.scores.items():
+            score.check(f"scores.{name}", count)
+        if self.main_score not in self.scores:
+            known = ", ".join(self.scores)
+            raise ValueError(f"main_score must be one of {known}; got {self.main_score!r}")
+        for name, values in self.before.items():
+            if len(values) > count:
+                raise ValueError(f"before.{name} must be at most {count} numbers")
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """How long a run took."""
+
+    train: Numbers = ()
+    """of training, per task"""
+    score: Numbers = ()
+    """of scoring, per task"""
+    remember: Numbers = ()
+    """of making the memory of each session, where there is one (part of its training)"""
+    total: Number | None = None
+    """of the whole run"""
+
+
+@dataclass(frozen=True)
+class PeakMemory:
+    """How much memory a run took."""
+
+    peak_rss_bytes: Number | None = None
+    """most memory that the process held"""
+
 
 @dataclass(frozen=True)
 class Run:
-    """What may differ between two identical runs. Seconds of training and scoring are per task."""
+    """What may differ between two identical runs."""
 
     started: str = ""
     """date and time, ISO 8601"""
     finished: str = ""
     """date and time, ISO 8601"""
-    resumed: int = 0
+    resumed: Whole = 0
     """how often the run was interrupted and went on"""
-    train_seconds: Annotated[Numbers, At("seconds", "train")] = ()
-    """of training, per task"""
-    score_seconds: Annotated[Numbers, At("seconds", "score")] = ()
-    """of scoring, per task"""
-    remember_seconds: Annotated[Numbers, At("seconds", "remember")] = ()
-    """of making the memory of each session, where there is one (part of its training)"""
-    total_seconds: Annotated[float | None, At("seconds", "total")] = None
-    """of the whole run"""
-    peak_rss_bytes: Annotated[float | None, At("memory", "peak_rss_bytes")] = None
-    """most memory that the process held"""
+    seconds: Seconds = Seconds()
+    """of the whole run and its parts"""
+    memory: PeakMemory = PeakMemory()
+    """the most that the run held at a time"""
     environment: Mapping[str, Any] = field(default_factory=dict)
     """Python, platform, device, threads and the versions of packages"""
     git: Mapping[str, Any] = field(default_factory=dict)
@@ -201,7 +269,6 @@ class Identity:
 class Record:
     """One run."""
 
-    path: Path
     id: str
     """SHA-256 of ``identity``; see above"""
     identity: Identity
@@ -210,7 +277,7 @@ class Record:
     """name of the experiment; rows of different experiments are never mixed"""
     row: TableRow
     """where the run stands in a table"""
-    seed: int
+    seed: Whole
     """at most 64 bits; rows are compared with the baseline at the same seed"""
     config: Mapping[str, Any]
     """all settings of the run, as many keys as it takes; files by the last part of their path"""
@@ -218,6 +285,8 @@ class Record:
     """what two identical runs have in common"""
     run: Run = Run()
     """what may differ between two identical runs"""
+    path: Path = field(default_factory=Path, metadata=APART)
+    """where it lies; not in the file"""
 
     def setting(self, *keys: str) -> Any:
         """A value of the configuration, ``setting("rule", "q")``, or None."""

@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ from typing import Any
 from risegrad.common.environment import environment
 from risegrad.common.files import write_json
 from risegrad.common.seal import SCHEMA, SEALED, digest, seal, sealed
-from riselab.records.fields import Record, Result, ScoreRecord
-from riselab.records.reader import JsonPart, NotARecord, RecordError, decode, deeper_than
+from risegrad.common.settings import read, short, wrong
+from riselab.records.fields import Record
 
 NAME = "record.json"
 """What a run calls its record; in a folder, other ``*.json`` files may be records too."""
@@ -28,10 +29,22 @@ LARGEST = 256 * 2**20  # bytes; a record is far smaller, a file beyond this is a
 DEEPEST = 40  # levels of objects and lists within each other
 
 
+class RecordError(ValueError):
+    """A file that cannot be used as a record: which, and why."""
+
+    def __init__(self, path: Path | str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path, self.reason = Path(path), reason
+
+
+class NotARecord(RecordError):
+    """Readable JSON that is something else; no reason to worry where a folder was searched."""
+
+
 def read_record(path: Path | str) -> Record:
     """The record in a file; a ``RecordError`` names the file and what is wrong with it."""
     path = Path(path)
-    return _record(path, JsonPart(path, "", _load(path)))
+    return _record(path, _load(path))
 
 
 def read_records(paths: Iterable[Path | str]) -> tuple[list[Record], list[RecordError]]:
@@ -70,7 +83,7 @@ def write_record(path: Path | str, content: dict[str, Any]) -> None:
     """Seal, check and write atomically: a reader sees the old file or the whole new one."""
     path = Path(path)
     content = sealed(_faithful(path, content))
-    _record(path, JsonPart(path, "", content))
+    _record(path, content)
     write_json(path, content)
 
 
@@ -110,7 +123,7 @@ def _load(path: Path) -> Any:
 
 def _faithful(path: Path, content: Any) -> Any:
     """Content that every JSON reader and UTF-8 can carry: no NaN, infinity or half a character."""
-    if deeper_than(DEEPEST, content):
+    if _deeper_than(DEEPEST, content):
         raise RecordError(path, f"is nested deeper than {DEEPEST} levels: this is no record")
     try:
         json.dumps(content, allow_nan=False, ensure_ascii=False).encode()
@@ -123,30 +136,36 @@ def _faithful(path: Path, content: Any) -> Any:
     return content
 
 
-def _record(path: Path, part: JsonPart) -> Record:
-    if not part.content.keys() & {"row", "result"}:
+def _record(path: Path, content: Any) -> Record:
+    if not isinstance(content, dict):
+        raise NotARecord(path, f"a record must be an object, got {short(content)}")
+    if not content.keys() & {"row", "result"}:
         raise NotARecord(path, "is not a record: neither row nor result")
-    schema = part.integer("schema")
+    schema = content.get("schema")
+    if type(schema) is not int:
+        raise RecordError(path, str(wrong("schema", "an integer", schema)))
     if schema > SCHEMA:
         raise RecordError(path, f"has schema {schema}, newer than {SCHEMA}, the newest known here")
     if schema < SCHEMA:
         raise RecordError(path, f"has schema {schema}, which does not say what was read; run again")
-    record = decode(Record, part)
-    _check_result(record.result, part.part("result"))
-    _check_unchanged(record, part)
-    return record
+    try:
+        record = read(Record, {k: v for k, v in content.items() if k != "path"}, foreign=True)
+    except ValueError as error:
+        raise RecordError(path, str(error)) from error
+    _check_unchanged(path, record, content)
+    return replace(record, path=path)
 
 
-def _check_unchanged(record: Record, part: JsonPart) -> None:
+def _check_unchanged(path: Path, record: Record, content: dict[str, Any]) -> None:
     """A record that was edited by hand is no record of a run."""
-    if digest(part.content["identity"]) != record.id:
-        raise RecordError(record.path, "was edited: its id is not that of its settings and inputs")
+    if digest(content["identity"]) != record.id:
+        raise RecordError(path, "was edited: its id is not that of its settings and inputs")
     if others := list(_others(record.identity.settings, record.config)):
         reason = f"was edited: config does not match its id in {', '.join(others)}"
-        raise RecordError(record.path, reason)
-    if part.text("seal") != seal(part.content):
+        raise RecordError(path, reason)
+    if content.get("seal") != seal(content):
         changed = ", ".join((*SEALED, "run.inputs"))
-        raise RecordError(record.path, f"was edited: its seal does not match ({changed})")
+        raise RecordError(path, f"was edited: its seal does not match ({changed})")
 
 
 def _others(own: Mapping[Any, Any], config: Mapping[Any, Any], above: str = "") -> Iterator[str]:
@@ -162,28 +181,16 @@ def _others(own: Mapping[Any, Any], config: Mapping[Any, Any], above: str = "") 
             yield f"{above}{key}"
 
 
-def _check_result(result: Result, part: JsonPart) -> None:
-    """What one field says about another."""
-    tasks, scores = len(result.tasks), part.part("scores")
-    for name, score in result.scores.items():
-        _check_score(score, scores, name, tasks)
-    if result.main_score not in result.scores:
-        raise part.fail("main_score", f"one of {sorted(result.scores)}")
-    for name, values in result.before.items():
-        if len(values) > tasks:
-            raise part.part("before").fail(name, f"at most {tasks} numbers")
+def _deeper_than(levels: int, content: Any) -> bool:
+    """Whether lists and objects are nested deeper than this; without recursion of its own."""
+    inner = [content]
+    for _ in range(levels):
+        inner = [item for one in inner if isinstance(one, dict | list) for item in _items(one)]
+    return any(isinstance(one, dict | list) for one in inner)
 
 
-def _check_score(score: ScoreRecord, scores: JsonPart, name: str, tasks: int) -> None:
-    if len(score.matrix) != tasks:
-        raise scores.part(name).fail("matrix", f"one row per task, {tasks} here")
-    for t, row in enumerate(score.matrix):
-        if len(row) > tasks:
-            raise scores.part(name).numbered("matrix").fail(str(t), f"at most {tasks} numbers")
-    if len(score.union) > tasks:
-        raise scores.part(name).fail("union", f"at most {tasks} numbers")
-    if score.union and len(score.union) != tasks:
-        raise scores.part(name).fail("union", f"one number per task, {tasks} here, or none")
+def _items(one: Any) -> Iterable[Any]:
+    return one.values() if isinstance(one, dict) else one
 
 
 def provenance() -> dict[str, Any]:

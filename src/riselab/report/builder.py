@@ -26,7 +26,7 @@ from riselab.pages.page import (
 from riselab.pages.tables import Table
 from riselab.pages.text import plural, visible
 from riselab.records.fields import Record
-from riselab.records.reader import RecordError
+from riselab.records.record import RecordError
 from riselab.report.differences import Difference, difference_table, differences, headline, left_out
 from riselab.report.figures import frontier_figure, matrix_figure, stream_figure, sweep_figures
 from riselab.report.methods import Method, SectionFrontier, equal_table, frontiers, methods, sweeps

@@ -72,7 +72,7 @@ def run_table(experiments: Sequence[ReportedExperiment]) -> Table:
 
 
 def _run_line(label: str, run: Record) -> Line:
-    total, commit = run.run.total_seconds, _commit(run)
+    total, commit = run.run.seconds.total, _commit(run)
     return Line(
         label,
         (

@@ -85,7 +85,7 @@ def metric_of(key: str) -> Callable[[Record], float | None]:
 
 def seconds_per_session(run: Record) -> float | None:
     """The mean training time of a session."""
-    given = [seconds for seconds in run.run.train_seconds if seconds is not None]
+    given = [seconds for seconds in run.run.seconds.train if seconds is not None]
     return sum(given) / len(given) if given else None
 
 

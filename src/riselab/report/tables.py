@@ -174,12 +174,12 @@ def _costs(experiment: ReportedExperiment, row: ResultRow) -> tuple[TableCell | 
 
 
 def _scoring(run: Record) -> float | None:
-    found = spread(run.run.score_seconds)
+    found = spread(run.run.seconds.score)
     return found.mean if found else None
 
 
 def _peak(run: Record) -> float | None:
-    peak = run.run.peak_rss_bytes
+    peak = run.run.memory.peak_rss_bytes
     return None if peak is None else peak / 2**20
 
 

@@ -2,86 +2,56 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import Any
 
 from risegrad.common.imports import absent, need
 from riselab.pages.text import visible_lines
 from riselab.running.progress import fraction, latest
-from riselab.running.schedule import Tally, Watcher
+from riselab.running.schedule import Tally
 
 
-class Pace:
-    """How long the rest will take, from what was done since the beginning.
+class Display:
+    """A line per event, and now and then how far all is: beside a bar of tqdm, or as a line."""
 
-    A run that goes on from a checkpoint counts only what it does from now on.
-    """
-
-    def __init__(self) -> None:
-        self.began = time.monotonic()
-        self.first: dict[str, float] = {}
-
-    def seconds_left(self, tally: Tally, shares: dict[str, float]) -> float | None:
-        """How long the rest may take; None while it is too early to say."""
-        for name, share in shares.items():
-            self.first.setdefault(name, share)
-        before = sum(self.first.values())
-        now = tally.done + len(tally.failed) + sum(shares.values())
-        work, left = now - before, tally.left - sum(shares.values())
-        elapsed = time.monotonic() - self.began
-        return elapsed / work * left if work > 0.01 and elapsed > 2 else None
-
-
-class Lines:
-    """One line per event, and one now and then that says how far everything is."""
-
-    EVERY = 60.0
-
-    def __init__(self, stream: TextIO) -> None:
-        self.stream, self.spoken = stream, time.monotonic()
-        self.pace = Pace()
+    def __init__(self, bar: Any = None) -> None:
+        self.bar = bar
+        self.pause = 60.0 if bar is None else 0.5
+        self.began = self.spoken = time.monotonic()
+        self.before: dict[str, float] = {}
+        """how much of each run was done when it was first seen here, from a checkpoint"""
 
     def say(self, text: str) -> None:
-        """Print a line."""
-        print(visible_lines(text), file=self.stream, flush=True)
+        """Show a line; a bar stays below it."""
+        if self.bar is None:
+            print(visible_lines(text), flush=True)
+        else:
+            self.bar.write(visible_lines(text))
 
     def tick(self, tally: Tally) -> None:
-        """Say the totals now and then."""
-        if time.monotonic() - self.spoken >= self.EVERY:
-            self.spoken = time.monotonic()
-            shares = {name: fraction(latest(one.folder)) for name, one in tally.running.items()}
-            self.show(tally, totals(tally, self.pace.seconds_left(tally, shares)), shares)
-
-    def show(self, tally: Tally, text: str, shares: dict[str, float]) -> None:
-        """Print the totals."""
-        self.say(text)
-
-
-class Bar(Lines):
-    """A bar of tqdm with the totals beside it, in a terminal or notebook; events go above it."""
-
-    EVERY = 0.5
-
-    def __init__(self, bar: Any) -> None:
-        super().__init__(sys.stdout)
-        self.bar, self.spoken = bar, 0.0
-
-    def say(self, text: str) -> None:
-        """Print a line above the bar."""
-        self.bar.write(visible_lines(text))
-
-    def tick(self, tally: Tally) -> None:
-        """Move the bar now and then, and at the end."""
-        if not tally.left:
-            self.spoken = 0.0
-        super().tick(tally)
-
-    def show(self, tally: Tally, text: str, shares: dict[str, float]) -> None:
-        """Move the bar."""
+        """Show the totals now and then, and a bar that is full at the end."""
+        early = time.monotonic() - self.spoken < self.pause
+        if early and (self.bar is None or tally.left):
+            return
+        self.spoken = time.monotonic()
+        shares = {name: fraction(latest(one.folder)) for name, one in tally.running.items()}
+        text = totals(tally, self.seconds_left(tally, shares))
+        if self.bar is None:
+            self.say(text)
+            return
         self.bar.total = tally.total
         self.bar.n = round(tally.total - tally.left + sum(shares.values()), 2)
         self.bar.set_description_str(text)
+
+    def seconds_left(self, tally: Tally, shares: Mapping[str, float]) -> float | None:
+        """How long the rest may take, from what was done here; None while it is too early."""
+        self.before = {**shares, **self.before}
+        done = tally.done + len(tally.failed) + sum(shares.values()) - sum(self.before.values())
+        elapsed = time.monotonic() - self.began
+        if done < 0.01 or elapsed < 2:
+            return None
+        return elapsed / done * (tally.left - sum(shares.values()))
 
 
 def where(news: dict[str, Any]) -> str:
@@ -118,14 +88,14 @@ def duration(seconds: float) -> str:
 
 
 @contextmanager
-def display() -> Iterator[Watcher]:
-    """The display that suits where the output goes."""
+def display() -> Iterator[Display]:
+    """With a bar in a terminal and in a notebook, where tqdm is installed."""
     notebook = "ipykernel" in sys.modules
     if absent("tqdm") or not (notebook or sys.stdout.isatty()):
-        yield Lines(sys.stdout)
+        yield Display()
         return
     form = None if notebook else "{desc} |{bar}|"
     with need("tqdm.auto", "lab").tqdm(
         total=1, file=sys.stdout, bar_format=form, dynamic_ncols=not notebook
     ) as bar:
-        yield Bar(bar)
+        yield Display(bar)

@@ -17,8 +17,7 @@ from riselab.experiments.cells import SHORT, RunCell
 from riselab.pages.text import visible
 from riselab.records import record
 from riselab.records.fields import Record
-from riselab.records.reader import RecordError
-from riselab.records.record import read_record
+from riselab.records.record import RecordError, read_record
 from riselab.report.rows import gather
 from riselab.report.tables import results as results_table
 

@@ -19,8 +19,7 @@ from riselab.experiments.cells import Chosen, ReadConfig, RunCell, choose, expan
 from riselab.experiments.file import Choice, Experiment, choices, load_experiment
 from riselab.pages.text import plural
 from riselab.records.fields import Record, TableRow
-from riselab.records.reader import RecordError
-from riselab.records.record import read_record
+from riselab.records.record import RecordError, read_record
 from riselab.running import local as local_engine
 from riselab.running import workload
 from riselab.running.display import display, duration
@@ -113,7 +112,7 @@ def fetch(cells: Sequence[RunCell], work: Workload) -> list[str]:
     problems = []
     for cell in {_key(cell.settings, "stream"): cell for cell in cells}.values():
         try:
-            load(work.read_config(cell.settings))
+            load(cell.run)
         except (OSError, ValueError, RuntimeError, ImportError) as error:
             problems.append(" ".join(str(error).split()))
     return problems
@@ -129,14 +128,14 @@ def seconds_of(cells: Sequence[RunCell], work: Workload) -> float | None:
         return None
     passes: dict[str, dict[int, float]] = {}
     for order, cell in _rows(cells).items():
-        counts = work.estimate(work.read_config(cell.settings))
+        counts = work.estimate(cell.run)
         rows = passes.setdefault(_key(cell.settings, "model"), {})
         rows[order] = max(counts.get("forward", 0) + 2 * counts.get("backward", 0), 1)
     total = 0.0
     for rows in passes.values():
         largest = max(rows, key=lambda order: rows[order])
         timed = next(cell for cell in cells if cell.order == largest)
-        pace = clock(work.read_config(timed.settings)) / rows[largest]
+        pace = clock(timed.run) / rows[largest]
         total += pace * sum(rows.get(cell.order, 0) for cell in cells)
     return total
 
@@ -153,7 +152,7 @@ def _key(settings: Mapping[str, Any], section: str) -> str:
 
 def _needs(cell: RunCell, work: Workload, known: dict[Any, Any]) -> Mapping[str, Any]:
     ask = getattr(work, "needs", None)  # a workload need not know
-    found: Mapping[str, Any] = ask(work.read_config(cell.settings), known) if ask else {}
+    found: Mapping[str, Any] = ask(cell.run, known) if ask else {}
     return found
 
 

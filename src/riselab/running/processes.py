@@ -59,11 +59,11 @@ def _part(plain: dict[str, Any], place: str) -> Any:
     """One of the processes. An error is left for the worker as it is, not only as text."""
     from torch import distributed
 
-    from riselab.running.worker import RunOrder, perform
+    from riselab.running.worker import RunOrder, perform, read_settings
 
-    rank = int(os.environ["RANK"])
+    rank, order = int(os.environ["RANK"]), RunOrder(**plain)
     try:
-        return perform(RunOrder(**plain), first=rank == 0)
+        return perform(order, read_settings(order), first=rank == 0)
     except Exception as error:
         _leave(error, Path(place) / str(rank))
         # The launcher looks ten times a second and names one that is gone. A process that was

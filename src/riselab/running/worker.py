@@ -119,9 +119,11 @@ def _execute(order: RunOrder, folder: Path) -> tuple[str, str]:
     # Now: sources may change meanwhile.
     clock, git = time.perf_counter(), record.loaded_git()
     try:
-        readings = _readings(order)
+        settings = read_settings(order)
+        readings = readings_of(settings)
         _look_at(order, readings)
-        result, memory = run_processes.together(order) if order.processes > 1 else perform(order)
+        together = order.processes > 1
+        result, memory = run_processes.together(order) if together else perform(order, settings)
         seconds = {"total": round(time.perf_counter() - clock, 3)} | result.pop("seconds", {})
         notes = [without_paths(note, readings, folder) for note in result.get("notes", [])]
         inputs = _look_at(order, readings)
@@ -164,26 +166,28 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def perform(order: RunOrder, first: bool = True) -> tuple[dict[str, Any], dict[str, int]]:
+def read_settings(order: RunOrder) -> Any:
+    """The settings of a run, with the plugins that they may name."""
+    plugins.load_again(order.plugins)
+    return workload.load(order.workload).read_config(order.settings)
+
+
+def perform(
+    order: RunOrder, settings: Any, first: bool = True
+) -> tuple[dict[str, Any], dict[str, int]]:
     """The work itself: its result, and the memory it took. Only the ``first`` process reports."""
-    folder, work = Path(order.folder), _work(order)
+    folder, work = Path(order.folder), workload.load(order.workload)
     environment.watch_memory()
     tracking = Tracking(order.track if first else (), _tracked(order))
     report: Callable[[dict[str, Any]], None] = (
         Progress(folder, tracking) if first else lambda news: None
     )
     try:
-        result = dict(work.perform(work.read_config(order.settings), folder, report))
+        result = dict(work.perform(settings, folder, report))
         tracking.finish(result.get("metrics", {}))
         return result, environment.memory()
     finally:
         tracking.close()
-
-
-def _work(order: RunOrder) -> workload.Workload:
-    """The workload, with the plugins that it may be asked for."""
-    plugins.load_again(order.plugins)
-    return workload.load(order.workload)
 
 
 def _tracked(order: RunOrder) -> TrackedRun:
@@ -191,10 +195,6 @@ def _tracked(order: RunOrder) -> TrackedRun:
     return TrackedRun(
         order.id, order.experiment, label, order.seed, Path(order.folder), order.config
     )
-
-
-def _readings(order: RunOrder) -> dict[str, Reading]:
-    return readings_of(_work(order).read_config(order.settings))
 
 
 def _look_at(order: RunOrder, readings: dict[str, Reading]) -> Inputs:

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from lab.report.made_up import hostile, record, save, swept_study, whole_study
-from riselab.records.reader import RecordError
-from riselab.records.record import read_records
+from riselab.records.record import RecordError, read_records
 from riselab.report.builder import build, write_report
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
