@@ -6,7 +6,6 @@
 import argparse
 import json
 import re
-import statistics
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
@@ -21,13 +20,14 @@ from benchmarks.foresight_tables import (
     score_table,
 )
 from benchmarks.keep import row_labels
+from benchmarks.marks import report_of, with_numbers
 from benchmarks.memory_tables import dreams_table, memory_of_table, scale_table
-from riselab.frontier.curves import EqualLearning
+from riselab.common.intervals import estimate
+from riselab.frontier.curves import EqualLearning, Measures
 from riselab.pages.page import ChartFigure, save_figures
 from riselab.records.fields import Record
 from riselab.records.record import read_records
-from riselab.report.builder import Report, build
-from riselab.report.methods import VERDICTS
+from riselab.report.methods import COSTS, VERDICTS
 
 ROOT = Path(__file__).parents[1]
 
@@ -49,13 +49,18 @@ def benchmark_table() -> str:
     return "\n".join(rows)
 
 
-def spread(values: list[float]) -> str:
-    deviation = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.1f}{deviation}"
+def spread(values: list[float], digits: int = 1) -> str:
+    found = estimate(values)
+    assert found is not None
+    deviation = "" if found.sd is None else f" ± {found.sd:.{digits}f}"
+    return f"{found.mean:.{digits}f}{deviation}"
 
 
 RANK_GAIN = 0.9
 COLUMNS = {"Avg": "avg", "Last": "last", "Fgt": "forgetting", "New": "plasticity"}
+CHAT_COLUMNS = {"New": "plasticity", "Drift": "drift", "Agree": "agreement", "Wiki": "wiki_change",
+                "Choice": "choice_change", "Facts": "facts_change"}  # fmt: skip
+IN_NATS = ("drift", "wiki_change")
 LABELS_ONLY = {"Avg (labels)": "constrained_avg", "Fgt (labels)": "constrained_forgetting"}
 """Where a language model may only choose among a task's labels."""
 
@@ -68,11 +73,6 @@ def kept(name: str) -> list[Record]:
     return records
 
 
-@cache
-def report_of(name: str) -> Report:
-    return build(kept(name))
-
-
 def experiment_table(name: str) -> str:
     """A line per row of an experiment, in the file's order, from the records that are kept."""
     records = [record for record in kept(name) if not record.row.decides]
@@ -82,9 +82,14 @@ def experiment_table(name: str) -> str:
         groups.setdefault(record.row.label, []).append(record)
     language = all("constrained" in record.result.scores for record in records)
     columns = COLUMNS | (LABELS_ONLY if language else {})
+    if all(record.setting("domain") == "chat" for record in records):
+        columns = CHAT_COLUMNS
     rows = [f"| | {' | '.join(columns)} | seeds |", "|---|" + "---:|" * (len(columns) + 1)]
     for label, found in groups.items():
-        cells = [spread([_metric(one, key) for one in found]) for key in columns.values()]
+        cells = [
+            spread([_metric(one, key) for one in found], 3 if key in IN_NATS else 1)
+            for key in columns.values()
+        ]
         rows.append(f"| {label} | {' | '.join(cells)} | {len(found)} |")
     return "\n".join(rows)
 
@@ -122,23 +127,57 @@ def _ends(record: Record) -> dict[str, float]:
 def equal_learning_table(name: str) -> str:
     """The finding of a swept experiment in a sentence, and a line for each method at equal New."""
     (chapter,) = report_of(name).chapters
+    fgt = "Drift" if chapter.experiment.chat else "Fgt"
     rows = [
-        "| method | compared at New | Fgt | Fgt of the reference | difference (95 % interval) | |",
+        f"| method | compared at New | {fgt} | {fgt} of the reference | "
+        "difference (95 % interval) | |",
         "|---|---:|---:|---:|---:|---|",
     ]
     for section in chapter.frontiers:
-        rows += [_equal_line(compared) for compared in section.found.comparisons]
+        measures = section.found.measures
+        for found in section.found.comparisons:
+            words = VERDICTS[found.verdict].format(verb=measures.verb)
+            rows.append(f"| {found.method} | {_figures(found, measures)} | {words} |")
     return "\n".join([chapter.headline, "", *rows])
 
 
-def _equal_line(found: EqualLearning) -> str:
-    words = VERDICTS[found.verdict]
+def more_table(name: str) -> str:
+    """The same in the middle of what both learn, and what each method costs."""
+    (chapter,) = report_of(name).chapters
+    fgt = "Drift" if chapter.experiment.chat else "Fgt"
+    costs = {m.name: [m.mean(value) for value in COSTS.values()] for m in chapter.methods}
+    shown = [k for k in range(len(COSTS)) if any(cost[k] is not None for cost in costs.values())]
+    titles = [list(COSTS)[k].title.lower().replace("mb", "MB") for k in shown]
+    head = [f"in the middle: New | {fgt} | {fgt} of the reference | difference (95 % interval)"]
+    rows = [f"| method | {' | '.join(head + titles)} |", "|---|" + "---:|" * (4 + len(shown))]
+    for section in chapter.frontiers:
+        measures = section.found.measures
+        middle = {found.method: found for found in section.found.halfway}
+        for method in [*section.found.references, *(c.method for c in section.found.comparisons)]:
+            figures = _figures(middle[method], measures) if method in middle else " | | |"
+            cost = ["" if (value := costs[method][k]) is None else f"{value:.2f}" for k in shown]
+            rows.append(f"| {' | '.join([method, figures.strip(), *cost])} |")
+    return "\n".join(rows)
+
+
+def _figures(found: EqualLearning, measures: Measures) -> str:
     mine, theirs, less = found.forgotten, found.of_reference, found.difference
     if found.level is None or mine is None or theirs is None or less is None:
-        return f"| {found.method} | | | | | {words} |"
-    figures = f"{found.level:.1f} | {mine.mean:.1f} | {theirs.mean:.1f}"
-    ends = "" if less.low is None else f" ({less.low:+.1f} to {less.high:+.1f})"
-    return f"| {found.method} | {figures} | {less.mean:+.1f}{ends} | {words} |"
+        return "| | |"
+    digits, gain = measures.digits, less.times(measures.factor)
+    ends = "" if gain.low is None else f" ({gain.low:+.{digits}f} to {gain.high:+.{digits}f})"
+    return (
+        f"{found.level:.1f} | {measures.amount(mine.mean)} | {measures.amount(theirs.mean)} | "
+        f"{gain.mean:+.{digits}f}{ends}"
+    )
+
+
+def beside_table(name: str) -> str:
+    """What else changed in a chat model, at the same learning."""
+    (chapter,) = report_of(name).chapters
+    assert chapter.beside is not None
+    _caption, _, *lines = chapter.beside.markdown()
+    return "\n".join(lines).strip()
 
 
 def rank_text() -> str:
@@ -186,7 +225,8 @@ EXPERIMENTS = (
 )  # fmt: skip
 """An entry here gives an experiment with records its figure, `docs/figures/NAME-frontier.png`, and
 what may stand between marks on a page: its table (`NAME`), its finding and table at equal learning
-(`NAME-equal`) and what validation data chose (`NAME-choice`)."""
+(`NAME-equal`), a second level of learning and the costs (`NAME-more`), what validation data chose
+(`NAME-choice`) and, of a chat model, what else changed (`NAME-beside`)."""
 FIGURES = ROOT / "docs" / "figures"
 LOCAL = ("cifar100-within", "banking77")
 ALL_CLASSES = {"cifar100-within": ("head", "class means"), "cifar100-means": tuple(READINGS)}
@@ -202,20 +242,26 @@ TABLES: dict[str, Callable[[], str]] = {
     "block-scores": score_table,
     **{name: partial(experiment_table, name) for name in EXPERIMENTS},
     **{f"{name}-equal": partial(equal_learning_table, name) for name in EXPERIMENTS},
+    **{f"{name}-more": partial(more_table, name) for name in EXPERIMENTS},
+    **{f"{name}-beside": partial(beside_table, name) for name in EXPERIMENTS},
     **{f"{name}-choice": partial(choice_text, name) for name in EXPERIMENTS},
     **{f"local-{name}": partial(agreement_table, name) for name in LOCAL},
     **{f"diagnosis-{name}": partial(diagnosis_table, name) for name in LOCAL},
 }
-PLACES = ("README.md", "docs/benchmarks.md", "docs/results.md", "docs/informed.md",
-          "docs/foresight.md")  # fmt: skip
+PLACES = (
+    "README.md", "docs/benchmarks.md", "docs/claims.md", "docs/results.md", "docs/informed.md",
+    "docs/foresight.md",
+    *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "results").glob("*.md")),
+)  # fmt: skip
 
 
 def filled(text: str) -> str:
-    """The text with every marked table made anew."""
-    for name, make in TABLES.items():
+    """The text with every marked table and number made anew."""
+    for name in set(re.findall(r"<!-- ([\w-]+): ", text)) & TABLES.keys():
+        make = TABLES[name]
         mark = re.compile(rf"(<!-- {name}: [^>]*-->\n)(?:.*?)(<!-- end -->)", re.DOTALL)
         text = mark.sub(lambda found, make=make: f"{found[1]}{make()}\n{found[2]}", text)  # type: ignore[misc]
-    return text
+    return with_numbers(text)
 
 
 if __name__ == "__main__":

@@ -68,7 +68,8 @@ class LabResults:
         if not reference:
             names = ", ".join(m.name for m in found)
             raise ValueError(f"reference must be given, no row is a baseline; there are {names}")
-        return Frontier(runs, [reference] if isinstance(reference, str) else reference)
+        reference = [reference] if isinstance(reference, str) else reference
+        return Frontier(runs, reference, chosen.measures)
 
     def report(
         self,

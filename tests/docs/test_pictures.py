@@ -11,7 +11,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 WORDS = 1000
 # A list of fields, made by a command from the settings themselves: it is looked up, not read.
 LOOKED_UP = {"settings.md"}
-CODE = re.compile(r"^( *)```.*?^\1```", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"^( *)```.*?^\1```|<!--.*?-->", re.MULTILINE | re.DOTALL)
 PICTURE = re.compile(r"!\[[^]]+\]\(([^)]+)\)")
 PAGES = [
     path
@@ -24,8 +24,8 @@ def words(text: str) -> int:
     return len(CODE.sub("", text).split())
 
 
-def test_words_of_code_do_not_count() -> None:
-    assert words("one two\n\n    ```python\n    a = 1\n    ```\n\nthree") == 3
+def test_words_of_code_and_of_marks_do_not_count() -> None:
+    assert words("one two <!-- = equal a b -->\n\n    ```python\n    a = 1\n    ```\n\nthree") == 3
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))

@@ -10,13 +10,10 @@ import pytest
 
 from riselab.pages import charts
 from riselab.pages.charts import (
-    CalibrationPoint,
     MatrixCell,
     SeriesPoint,
-    calibration,
     matrices,
     stream,
-    sweep,
 )
 from riselab.pages.frontier_chart import FrontierBand, FrontierPoint, frontier
 from riselab.pages.looks import COLOURS, GROUND, Palette
@@ -37,12 +34,10 @@ CHARTS = {
     "matrix": matrices(
         [MatrixCell(row, 1, 1, 50.0, "tip") for row in ("FO", "RISE")], "accuracy (%)"
     ),
-    "sweep": sweep(
-        [SeriesPoint(m, m, q, 50.0 + q, 1.0, "tip") for m in ("FO", "the paper's") for q in (1, 4)],
-        PALETTE, "queries q", "Avg",
-    ),
-    "calibration": calibration(
-        [CalibrationPoint("FO", x, 2 * x, "tip") for x in (-1e-3, 0.0, 1e-5, 0.1)], PALETTE
+    "drift": frontier(
+        [FrontierPoint(m, 8.0 * k, 0.02 * k**2, "tip", f"lr {k}", 1.0, 0.5)
+         for m in ("FO", "RISE") for k in (1, 5)],
+        PALETTE, axes=("Learned", "Drift"), ratios=True, small=True,
     ),
 }  # fmt: skip
 
@@ -206,18 +201,30 @@ def test_lines_of_one_colour_have_different_dashes() -> None:
     assert "[1, 0], [6, 3]]" in drawn
 
 
-NOT_A_NUMBER = {
-    "calibration": calibration([CalibrationPoint("FO", 1.0, math.nan, "tip")], PALETTE),
-    "nothing predicted": calibration([], PALETTE),
-}
-
-
-@pytest.mark.parametrize("name", NOT_A_NUMBER)
-def test_what_is_no_number_draws_nothing(name: str) -> None:
+def test_what_is_no_number_draws_nothing() -> None:
     """A diverged loss must not stop a page."""
-    text = json.dumps(NOT_A_NUMBER[name].to_dict(), allow_nan=False)
-    assert svg_of(figure(NOT_A_NUMBER[name])).startswith("<svg")
-    assert "Infinity" not in text
+    chart = frontier([FrontierPoint("FO", 50.0, math.nan, "tip"), *POINTS], PALETTE)
+    assert "Infinity" not in json.dumps(chart.to_dict(), allow_nan=False)
+    assert svg_of(figure(chart)).startswith("<svg")
+
+
+def test_equal_ratios_are_equal_distances_where_that_is_wanted() -> None:
+    layers = CHARTS["drift"].to_dict()["layer"]
+    scale = layers[0]["encoding"]["y"]["scale"]
+    assert (scale["type"], scale["domain"]) == ("log", [0.01, 1.0])
+    assert [row["low"] for row in rows("drift")] == [0.01] * 4, "cut where the axis ends"
+    line = [row for row in rows("drift", "lines") if row["method"] == "FO"]
+    assert [row["order"] for row in line] == list(range(9))
+    assert (line[4]["x"], line[4]["y"]) == pytest.approx((24.0, 0.26)), "as curves are read"
+    nothing = frontier([FrontierPoint("FO", 50.0, 0.0, "tip")], PALETTE, ratios=True)
+    assert "type" not in nothing.to_dict()["layer"][0]["encoding"]["y"]["scale"]
+
+
+def test_a_small_chart_names_its_curves_and_has_no_legend() -> None:
+    spec = CHARTS["drift"].to_dict()
+    assert [row["name"] for row in spec["datasets"]["labels"]] == ["FO", "RISE"]
+    assert spec["width"] <= 400
+    assert json.dumps(spec["layer"]).count('"legend": null') >= 2  # of colours and of shapes
 
 
 def figure(chart: charts.AnyChart) -> ChartFigure:
@@ -229,11 +236,6 @@ def test_charts_can_be_drawn_without_a_browser(name: str) -> None:
     found = svg_of(figure(CHARTS[name]))
     assert found.startswith("<svg")
     assert "aria-label" in found
-
-
-def test_values_of_a_sweep_are_ticks_in_their_order() -> None:
-    axis = CHARTS["sweep"].to_dict()["layer"][0]["encoding"]["x"]["axis"]
-    assert axis["values"] == [1, 4]
 
 
 @pytest.mark.parametrize("name", CHARTS)

@@ -10,7 +10,7 @@ import pytest
 
 from riselab.pages import page
 from riselab.pages.frontier_chart import FrontierPoint, frontier
-from riselab.pages.looks import Palette
+from riselab.pages.looks import GROUND, Palette
 from riselab.pages.page import (
     ChartFigure,
     CodeBlock,
@@ -19,7 +19,6 @@ from riselab.pages.page import (
     Page,
     Paragraph,
     Part,
-    Row,
     html,
     markdown,
 )
@@ -42,7 +41,7 @@ def bad_table() -> Table:
 def bad_page() -> Page:
     blocks = (
         bad_figure(), bad_table(), Paragraph(BAD, "note"), ItemList(BAD, (BAD,)),
-        CodeBlock(BAD, (BAD, f"    {BAD}"), BAD), Row((Paragraph(BAD),)),
+        CodeBlock(BAD, (BAD, f"    {BAD}"), BAD),
         Fold(BAD, (bad_figure(),)),
     )  # fmt: skip
     warning = ItemList(BAD, (BAD,), "warning")
@@ -140,7 +139,19 @@ def test_figures_are_saved_as_svg_and_png(tmp_path: Path) -> None:
     assert names[:4] == ["a-b.svg", "a-b.png", "a-b-2.svg", "a-b-2.png"]
     assert re.fullmatch(r"[a-z0-9-]+\.svg", names[4])
     assert (tmp_path / "new" / "a-b.svg").read_text().startswith("<svg")
+    assert len(names) == 6, "small figures alone are also dark"
     assert (tmp_path / "new" / "a-b.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_small_figures_are_saved_light_and_dark(tmp_path: Path) -> None:
+    chart = frontier([FrontierPoint("FO", 50.0, 5.0, "tip")], Palette(["FO"]), small=True)
+    table = text_table("Numbers", ("method", "New"), [("FO", "50")])
+    page.save_figures([ChartFigure("a", "title", "words", chart, table, small=True)], tmp_path)
+    light, dark = ((tmp_path / f"a{ending}.svg").read_text() for ending in ("", "-dark"))
+    assert GROUND["light"] in light
+    assert GROUND["dark"] in dark
+    assert GROUND["light"] not in dark
+    assert (tmp_path / "a-dark.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_same_page_has_the_same_bytes() -> None:

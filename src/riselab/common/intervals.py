@@ -12,40 +12,56 @@ CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
-class Spread:
-    """Mean and sample standard deviation (divisor n - 1); no deviation where ``n`` is 1."""
+class Estimate:
+    """A mean with the sample standard deviation (divisor n - 1) of the ``n`` values behind it.
+
+    Its confidence interval is ``mean ± t sd / sqrt(n)`` with Student's t at ``n - 1`` degrees of
+    freedom: exact if the values are independent draws of a normal distribution.
+    """
 
     mean: float
     sd: float | None
-    n: int
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A mean and the ends of its confidence interval, which are None where ``n`` is 1."""
-
-    mean: float
-    low: float | None
-    high: float | None
+    """None where ``n`` is 1, or where nobody says it"""
     n: int
 
     @property
+    def half(self) -> float | None:
+        """Half the width of the interval; None where there is none."""
+        if self.sd is None or self.n < 2:
+            return None
+        return t_quantile(CONFIDENCE, self.n - 1) * self.sd / math.sqrt(self.n)
+
+    @property
+    def low(self) -> float | None:
+        """The lower end of the interval."""
+        return None if self.half is None else self.mean - self.half
+
+    @property
+    def high(self) -> float | None:
+        """The upper end of the interval."""
+        return None if self.half is None else self.mean + self.half
+
+    @property
     def excludes_zero(self) -> bool:
-        """Whether both ends are known and on one side of zero."""
-        return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
+        """Whether there is an interval, and all of it is on one side of zero."""
+        return self.half is not None and abs(self.mean) > self.half
+
+    def times(self, factor: float) -> Estimate:
+        """The same in another unit."""
+        return Estimate(self.mean * factor, None if self.sd is None else self.sd * factor, self.n)
 
 
-def spread(values: Iterable[float | None]) -> Spread | None:
+def estimate(values: Iterable[float | None]) -> Estimate | None:
     """Of the values that are there; None if none is.
 
-    >>> spread([1.0, 2.0, None, 3.0])
-    Spread(mean=2.0, sd=1.0, n=3)
+    >>> estimate([1.0, 2.0, None, 3.0])
+    Estimate(mean=2.0, sd=1.0, n=3)
     """
     given = [value for value in values if value is not None]
     if not given:
         return None
     mean = fmean(given)
-    return Spread(mean, _deviation(given, mean) if len(given) > 1 else None, len(given))
+    return Estimate(mean, _deviation(given, mean) if len(given) > 1 else None, len(given))
 
 
 def _deviation(values: Sequence[float], mean: float) -> float:
@@ -53,27 +69,13 @@ def _deviation(values: Sequence[float], mean: float) -> float:
     return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
-def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval | None:
-    """``mean ± t sd / sqrt(n)`` with Student's t at ``n - 1`` degrees of freedom.
-
-    Exact if the values are independent draws of a normal distribution.
-    """
-    found = spread(values)
-    if found is None:
-        return None
-    if found.sd is None:
-        return Interval(found.mean, None, None, found.n)
-    half = t_quantile(confidence, found.n - 1) * found.sd / math.sqrt(found.n)
-    return Interval(found.mean, found.mean - half, found.mean + half, found.n)
-
-
-def differ_from_zero(found: Sequence[Interval | None]) -> list[bool]:
+def differ_from_zero(found: Sequence[Estimate | None]) -> list[bool]:
     """Which means are not zero, so that with 95 % certainty none is called so wrongly.
 
     Corrected for their number by Holm: of ``m``, the smallest p must be at most ``0.05 / m``, the
     next at most ``0.05 / (m - 1)``, and so on up to the first that is not.
 
-    >>> differ_from_zero([interval([0.9, 1.0, 1.3]), interval([0.1, 0.2, 0.3])])
+    >>> differ_from_zero([estimate([0.9, 1.0, 1.3]), estimate([0.1, 0.2, 0.3])])
     [True, False]
     """
     values = [_p_value(one) for one in found]
@@ -86,11 +88,11 @@ def differ_from_zero(found: Sequence[Interval | None]) -> list[bool]:
     return answers
 
 
-def _p_value(found: Interval | None) -> float | None:
+def _p_value(found: Estimate | None) -> float | None:
     """Of Student's t test that the mean is zero; None where nothing says how values scatter."""
-    if found is None or found.low is None or found.high is None:
+    half = None if found is None else found.half
+    if found is None or half is None:
         return None
-    half = (found.high - found.low) / 2
     if half == 0:
         return 0.0 if found.mean else 1.0
     degrees = found.n - 1

@@ -9,7 +9,7 @@ luckiest setting of each seed would make every method look better than it is.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
@@ -17,13 +17,34 @@ from typing import TYPE_CHECKING, Literal
 
 from risegrad.common.checks import check_choice
 from risegrad.common.imports import need
-from riselab.common.intervals import Interval, differ_from_zero, interval
+from riselab.common.intervals import Estimate, differ_from_zero, estimate
 from riselab.pages.tables import in_html, text_table
 from riselab.pages.text import MISSING
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+
+@dataclass(frozen=True)
+class Measures:
+    """What learning and forgetting are in a kind of run, in words and units."""
+
+    learned: str = "on new tasks"
+    """behind a percentage"""
+    verb: str = "forgets"
+    unit: str = "points"
+    factor: float = 1.0
+    """from what a record has to ``unit``"""
+    digits: int = 1
+
+    def amount(self, forgotten: float) -> str:
+        """Forgetting as text, without its unit."""
+        return f"{forgotten * self.factor:.{self.digits}f}"
+
+
+POINTS = Measures()
+NATS = Measures("exact answers", "drifts", "nats per token", 0.01, 3)
+"""Of chat runs: how far the answers to everything else have moved."""
 
 KNOB = re.compile(r"(\w+)=([^\s,()]+)")
 """What a setting's name says of one thing that was swept."""
@@ -140,22 +161,26 @@ class Curve:
         return (self.front[0].learned, self.front[-1].learned) if self.front else None
 
     def forgotten_at(self, learned: float) -> dict[int, float]:
-        """Per seed, the forgetting at this much learning, between two neighbouring settings.
+        """Per seed, the forgetting at this much learning."""
+        return self.at(learned, lambda run: run.forgotten)
+
+    def at(self, learned: float, value: Callable[[RunPoint], float]) -> dict[int, float]:
+        """Per seed, ``value`` at this much learning, between two neighbouring settings.
 
         Linear between the two, then moved along their line to ``learned`` seed by seed. A seed's
         own point lies somewhat beside the level; the slope of the mean points takes it there.
         Without that, a seed that happened to learn more would count as one that forgot more.
         """
         low, high = self._neighbours(learned)
+        ends = [fmean(map(value, setting.runs.values())) for setting in (low, high)]
         run = high.learned - low.learned
-        slope = (high.forgotten - low.forgotten) / run if run else 0.0
+        slope = (ends[1] - ends[0]) / run if run else 0.0
         weight = (learned - low.learned) / run if run else 0.0
         found = {}
         for seed in sorted(low.runs.keys() & high.runs.keys()):
             here, there = low.runs[seed], high.runs[seed]
             at = _between(here.learned, there.learned, weight)
-            value = _between(here.forgotten, there.forgotten, weight)
-            found[seed] = value + slope * (learned - at)
+            found[seed] = _between(value(here), value(there), weight) + slope * (learned - at)
         return found
 
     def steepness(self, learned: float) -> float:
@@ -191,14 +216,14 @@ def overlap(
     return (low, high) if low <= high else None
 
 
-Readings = tuple[Interval | None, Interval | None, Interval | None]
+Readings = tuple[Estimate | None, Estimate | None, Estimate | None]
 
 
 def side_by_side(mine: Mapping[int, float], theirs: Mapping[int, float]) -> Readings:
     """Two readings by seed: the interval of each, and of their difference, paired by seed."""
     paired = sorted(mine.keys() & theirs.keys())
     differences = [mine[seed] - theirs[seed] for seed in paired]
-    return interval(list(mine.values())), interval(list(theirs.values())), interval(differences)
+    return estimate(list(mine.values())), estimate(list(theirs.values())), estimate(differences)
 
 
 def curves(points: Iterable[RunPoint]) -> dict[str, Curve]:
@@ -248,9 +273,9 @@ class EqualLearning:
     reference: str
     level: float | None
     """The learning at which both were read; None where they have no range in common."""
-    forgotten: Interval | None = None
-    of_reference: Interval | None = None
-    difference: Interval | None = None
+    forgotten: Estimate | None = None
+    of_reference: Estimate | None = None
+    difference: Estimate | None = None
     """Paired by seed; negative where the method forgets less than the reference."""
     learned_nothing: bool = False
     clear: bool | None = None
@@ -324,8 +349,11 @@ class Frontier:
 95 % interval 45.0 to 45.0; 3 seeds.
     """
 
-    def __init__(self, runs: Iterable[RunPoint], reference: Sequence[str]) -> None:
+    def __init__(
+        self, runs: Iterable[RunPoint], reference: Sequence[str], measures: Measures = POINTS
+    ) -> None:
         self.runs = tuple(runs)
+        self.measures = measures
         self.curves = curves(self.runs)
         for name in reference:
             check_choice("reference", name, self.curves)
@@ -352,10 +380,20 @@ class Frontier:
 
         Whether a difference is more than noise is corrected for their number (Holm).
         """
-        found = [self.compare(name) for name in self.curves if name not in self.references]
-        clear = differ_from_zero([one.difference for one in found])
-        judged = [replace(one, clear=more) for one, more in zip(found, clear, strict=True)]
-        return tuple(sorted(judged, key=_rank))
+        return _judged(self.compare(name) for name in self.curves if name not in self.references)
+
+    @cached_property
+    def halfway(self) -> tuple[EqualLearning, ...]:
+        """The same in the middle of the learning that a method and the reference have in common.
+
+        At its end, where ``comparisons`` are made, plain training's curve is often steepest.
+        """
+        found = []
+        for name in self.curves:
+            common = common_range(self.curves[name], self.reference)
+            if name not in self.references and common and common[0] < common[1]:
+                found.append(self.compare(name, sum(common) / 2))
+        return _judged(found)
 
     def best(self, learning: float | None = None) -> SweepSetting:
         """The setting with the least forgetting among those that learn at least ``learning``.
@@ -380,12 +418,15 @@ class Frontier:
         comes nearest to one."""
         clear = [found for found in self.comparisons if found.verdict == "less"]
         if clear:
-            return _finding(clear[0])
+            return self._finding(clear[0])
         if not self.comparisons:
             return "There is one method only, so nothing to compare."
         usual = self.reference.name
         unclear = {
-            "open": f"At equal learning no method forgets less than {usual} by more than noise.",
+            "open": (
+                f"At equal learning no method {self.measures.verb} less than {usual} by more than "
+                "noise."
+            ),
             "one seed": "One seed only, so no difference between methods can be told from noise.",
         }
         unclear["more"] = unclear["open"]
@@ -393,17 +434,34 @@ class Frontier:
             for nearest in self.comparisons:
                 if nearest.verdict == verdict:
                     few = nearest.difference is not None and nearest.difference.n <= FEW
-                    return f"{unclear[verdict]} {_finding(nearest) if few else ''}".strip()
+                    return f"{unclear[verdict]} {self._finding(nearest) if few else ''}".strip()
         return f"No method can be compared with {usual}: no learning in common."
+
+    def _finding(self, found: EqualLearning) -> str:
+        mine, theirs, less = found.forgotten, found.of_reference, found.difference
+        if found.level is None or mine is None or theirs is None or less is None:
+            raise ValueError(f"{found.method!r} was not compared: {found.verdict}")
+        words = self.measures
+        word, sign = ("more", 1) if less.mean > 0 else ("less", -1)
+        ends = sorted(sign * end for end in (less.low, less.high) if end is not None)
+        between = " to ".join(map(words.amount, ends))
+        sure = f", 95 % interval {between}; {less.n} seeds" if ends else ""
+        return (
+            f"At equal learning ({found.level:.1f} % {words.learned}), {found.method} "
+            f"{words.verb} {words.amount(mine.mean)} {words.unit}, {found.reference} "
+            f"{words.amount(theirs.mean)}: {words.amount(abs(less.mean))} {word}{sure}."
+        )
 
     def _repr_html_(self) -> str:
         """For notebooks: the finding, and every method at equal learning."""
-        rows = [
-            [found.method, *map(_shown, (found.level, *_means(found))), found.verdict]
-            for found in self.comparisons
-        ]
+        rows = [[found.method, *self._cells(found), found.verdict] for found in self.comparisons]
         head = ["method", "New", "Fgt", f"Fgt of {self.reference.name}", "difference", "verdict"]
         return f"<p>{in_html(self.sentence())}</p>{text_table('', head, rows).notebook()}"
+
+    def _cells(self, found: EqualLearning) -> Iterator[str]:
+        yield MISSING if found.level is None else f"{found.level:.1f}"
+        for part in (found.forgotten, found.of_reference, found.difference):
+            yield MISSING if part is None else self.measures.amount(part.mean)
 
     def frame(self) -> DataFrame:
         """One row per method, setting and seed (pandas)."""
@@ -414,30 +472,14 @@ class Frontier:
         return found
 
 
-def _means(found: EqualLearning) -> list[float | None]:
-    parts = (found.forgotten, found.of_reference, found.difference)
-    return [None if part is None else part.mean for part in parts]
-
-
-def _shown(value: float | None) -> str:
-    return MISSING if value is None else f"{value:.1f}"
+def _judged(compared: Iterable[EqualLearning]) -> tuple[EqualLearning, ...]:
+    found = list(compared)
+    clear = differ_from_zero([one.difference for one in found])
+    judged = [replace(one, clear=more) for one, more in zip(found, clear, strict=True)]
+    return tuple(sorted(judged, key=_rank))
 
 
 def _rank(found: EqualLearning) -> tuple[int, float]:
     order = ("less", "open", "one seed", "more", "no common range", "learned nothing")
     rank = order.index(found.verdict)
     return rank, found.difference.mean if found.difference else 0.0
-
-
-def _finding(found: EqualLearning) -> str:
-    mine, theirs, less = found.forgotten, found.of_reference, found.difference
-    if found.level is None or mine is None or theirs is None or less is None:
-        raise ValueError(f"{found.method!r} was not compared: {found.verdict}")
-    word, sign = ("more", 1) if less.mean > 0 else ("less", -1)
-    ends = sorted(sign * end for end in (less.low, less.high) if end is not None)
-    sure = f", 95 % interval {ends[0]:.1f} to {ends[1]:.1f}; {less.n} seeds" if ends else ""
-    return (
-        f"At equal learning ({found.level:.1f} % on new tasks), {found.method} forgets "
-        f"{mine.mean:.1f} points, {found.reference} {theirs.mean:.1f}: "
-        f"{abs(less.mean):.1f} {word}{sure}."
-    )

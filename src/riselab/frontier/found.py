@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from risegrad.common.files import write_text
 from risegrad.common.imports import need
-from riselab.common.intervals import Interval, Spread, interval, spread
+from riselab.common.intervals import Estimate, estimate
 from riselab.continual.metrics import final_average, forgetting_max_last, new_task_plasticity
 from riselab.frontier.curves import ERRORS, Frontier, RunPoint, SweepSetting
 from riselab.frontier.lines import code_of
@@ -56,8 +56,8 @@ class BestSetting:
 
     method: str
     setting: str
-    learned: Interval
-    forgotten: Interval
+    learned: Estimate
+    forgotten: Estimate
     use: CodeBlock
     """lines of plain PyTorch that train so; for what only the lab has, a row of an experiment"""
 
@@ -193,8 +193,8 @@ class FoundFrontier:
     def _described(self, setting: SweepSetting) -> BestSetting:
         runs = tuple(setting.runs.values())
         learned, forgotten = (
-            interval([r.learned for r in runs]),
-            interval([r.forgotten for r in runs]),
+            estimate([r.learned for r in runs]),
+            estimate([r.forgotten for r in runs]),
         )
         assert learned is not None
         assert forgotten is not None
@@ -302,8 +302,8 @@ def _point(setting: SweepSetting) -> FrontierPoint:
     return frontier_point(setting.method, label, learned, forgotten, name, idle, setting.line)
 
 
-def _spread(setting: SweepSetting, of: str) -> Spread:
-    found = spread([getattr(run, of) for run in setting.runs.values()])
+def _spread(setting: SweepSetting, of: str) -> Estimate:
+    found = estimate([getattr(run, of) for run in setting.runs.values()])
     assert found is not None, "a setting has at least one run"
     return found
 

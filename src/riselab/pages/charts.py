@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from risegrad.common.imports import need
-from riselab.pages.looks import NEUTRAL, OTHER, Palette
+from riselab.pages.looks import OTHER, Palette
 from riselab.pages.text import visible
 
 need("altair", "lab", "charts")
@@ -154,11 +154,6 @@ def tip() -> dict[str, Any]:
     return {"tooltip": alt.Tooltip("tip:N"), "description": alt.Description("tip:N")}
 
 
-def tick_label(form: str) -> str:
-    """An expression for ticks in this format, except that zero is 0 and not 0e+0."""
-    return f"datum.value === 0 ? '0' : format(datum.value, '{form}')"
-
-
 @dataclass(frozen=True)
 class SeriesPoint:
     """A place of a line: mean and deviation over seeds; ``method`` gives the line its look."""
@@ -198,30 +193,6 @@ def stream(points: Sequence[SeriesPoint], palette: Palette, title: str) -> AnyCh
     chart = alt.layer(*layers, marks.add_params(picking()))
     rows = _series_rows(points, within)
     return with_data(chart.properties(width=WIDTH, height=HEIGHT), rows=rows)
-
-
-@debug_mode(False)  # checked by the tests
-def sweep(points: Sequence[SeriesPoint], palette: Palette, setting: str, title: str) -> AnyChart:
-    """A metric over the values of one setting; what the palette does not know (the paper's points)
-    is grey and dashed."""
-    least = 0.0 if all(p.mean >= 0 for p in points) else -100.0
-    within = domain(_reach(points), least, 100)
-    values = sorted({p.x for p in points})
-    axis = across(setting)
-    axis.values, axis.format = values, "~g"
-    # For values like 1, 4, 16: equal ratios are equal distances.
-    scale = alt.Scale(type="log", base=2, nice=False, domain=[values[0] / 1.15, values[-1] * 1.15])
-    y = alt.Y("mean:Q", scale=linear(within), axis=upward(title))
-    low = alt.Y("low:Q", scale=linear(within), axis=upward(title))
-    names = list(dict.fromkeys(p.method for p in points))
-    colour, shape = by_method(names, palette)
-    base = alt.Chart(ROWS).encode(alt.X("x:Q", scale=scale, axis=axis), colour)
-    chart = alt.layer(
-        base.mark_line(strokeWidth=2, aria=False).encode(y, dashes(names, palette)),
-        base.mark_rule(strokeWidth=1.4, aria=False).encode(low, alt.Y2("high:Q")),
-        base.mark_point(filled=True, size=POINT, opacity=1).encode(y, shape, **tip()),
-    ).properties(width=420, height=280)
-    return with_data(chart, rows=_series_rows(points, within))
 
 
 def _reach(points: Iterable[SeriesPoint]) -> list[float]:
@@ -279,60 +250,3 @@ def matrices(cells: Sequence[MatrixCell], title: str) -> AnyChart:
     row = alt.Facet("row:N", title=None, sort=alt.EncodingSortField(field="order", op="min"))
     map_of_one = alt.layer(*layers, data=ROWS).properties(width=200, height=200)
     return with_data(map_of_one.facet(facet=row, columns=3), rows=rows)
-
-
-@dataclass(frozen=True)
-class CalibrationPoint:
-    """One prediction and what came true."""
-
-    method: str
-    predicted: float
-    true: float
-    tip: str
-
-
-@debug_mode(False)  # checked by the tests
-def calibration(points: Sequence[CalibrationPoint], palette: Palette) -> AnyChart:
-    """Axes are linear near zero and logarithmic beyond: changes differ by powers of ten."""
-    both = [value for p in points for value in (p.predicted, p.true)]
-    values = [value for value in both if math.isfinite(value)]
-    unit = _unit(values)
-    ends = [min([*values, 0.0]), max([*values, 0.0])]
-    ends = [ends[0] * 1.2, ends[1] * 1.2 or unit]
-    scale = alt.Scale(type="symlog", constant=unit, domain=ends, nice=False)
-    ticks = _ticks(unit, *ends)
-    x_axis, y_axis = across("Predicted change of the old loss"), upward("True change")
-    for axis in (x_axis, y_axis):
-        axis.values, axis.grid = ticks, True
-        axis.labelExpr = tick_label(".0e")
-    x, y = alt.X("x:Q", scale=scale, axis=x_axis), alt.Y("y:Q", scale=scale, axis=y_axis)
-    colour, shape = by_method(list(dict.fromkeys(p.method for p in points)), palette)
-    rows = ({"method": p.method, "x": p.predicted, "y": p.true, "tip": p.tip} for p in points)
-    diagonal = alt.Chart(alt.NamedData(name="diagonal"))
-    chart = alt.layer(
-        diagonal.mark_line(strokeDash=[4, 4], strokeWidth=1.2, color=NEUTRAL, aria=False).encode(
-            x, y
-        ),
-        alt.Chart(ROWS).mark_point(filled=True, size=45, opacity=0.75).encode(
-            x, y, colour, shape, **tip()
-        ),
-    ).properties(width=340, height=340)  # fmt: skip
-    return with_data(chart, rows=rows, diagonal=({"x": end, "y": end} for end in ends))
-
-
-def _unit(values: Sequence[float]) -> float:
-    """The smallest fifth belongs to the linear part of the axes."""
-    sizes = sorted(abs(value) for value in values if value)
-    return sizes[len(sizes) // 5] if sizes else 1.0
-
-
-def _ticks(unit: float, low: float, high: float) -> list[float]:
-    """Zero and at most three powers of ten on either side, as far as the axes reach."""
-    found = [0.0]
-    for end in (low, high):
-        last = math.floor(math.log10(abs(end))) if end else None
-        first = math.ceil(math.log10(unit))
-        if last is not None and last >= first:
-            every = max(1, (last - first) // 2)
-            found += [math.copysign(10.0**k, end) for k in range(last, first - 1, -every)]
-    return sorted(found)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, product
+from itertools import groupby, pairwise, product
 from typing import Any
 
 import altair as alt
@@ -30,8 +31,8 @@ from riselab.pages.charts import (
 )
 from riselab.pages.looks import Palette
 
-LEARNED = "Learned: new-task accuracy (%), higher is better →"
-FORGOTTEN = "Forgotten: points lost, lower is better ↓"
+AXES = ("Learned: new-task accuracy (%), higher is better →",
+        "Forgotten: points lost, lower is better ↓")  # fmt: skip
 FEW_METHODS, FEW_POINTS = 6, 24
 """With more methods than this the legend alone names them; with more points no settings."""
 BETTER = "Further right is more learned, lower is less forgotten."
@@ -67,22 +68,44 @@ class FrontierBand:
 
 @debug_mode(False)  # checked by the tests
 def frontier(
-    points: Sequence[FrontierPoint], palette: Palette, bands: Sequence[FrontierBand] = ()
+    points: Sequence[FrontierPoint],
+    palette: Palette,
+    bands: Sequence[FrontierBand] = (),
+    axes: tuple[str, str] = AXES,
+    *,
+    ratios: bool = False,
+    small: bool = False,
 ) -> AnyChart:
-    """``points`` of one method come together, in the order of its sweep; so do its ``bands``."""
+    """``points`` of one method come together, in the order of its sweep; so do its ``bands``.
+
+    With ``ratios``, equal ratios of forgetting are equal distances, if all are above zero.
+
+    A ``small`` chart is for a column as narrow as a phone: it has larger text, names its methods
+    beside their curves and has no legend.
+    """
     x_ends = domain(_reach(points, "learned"), 0, 100)
     # A deviation that reaches below zero is cut there: no axis for what nobody measured.
     least = 0.0 if all(p.forgotten >= 0 for p in points) else -100.0
     y_ends = domain(_from_zero(list(_reach(points, "forgotten"))), least, 100)
-    x = alt.X("x:Q", scale=linear(x_ends), axis=across(LEARNED))
-    y = alt.Y("y:Q", scale=linear(y_ends), axis=upward(FORGOTTEN))
-    low = alt.Y("low:Q", scale=linear(y_ends), axis=upward(FORGOTTEN))
+    y_scale = linear(y_ends)
+    if ratios := ratios and all(p.forgotten > 0 for p in points):
+        y_ends = _around([p.forgotten for p in points])
+        y_scale = alt.Scale(type="log", domain=y_ends, nice=False)
+    x = alt.X("x:Q", scale=linear(x_ends), axis=across(axes[0]))
+    y_axis = upward(axes[1])
+    if ratios:
+        y_axis.values = [tick for tick in _rounds() if y_ends[0] <= tick <= y_ends[1]]
+    y = alt.Y("y:Q", scale=y_scale, axis=y_axis)
+    low = alt.Y("low:Q", scale=y_scale, axis=y_axis)
     names = list(dict.fromkeys(p.method for p in points))
     colour, shape = by_method(names, palette)
+    if small:
+        colour, shape = colour.legend(None), shape.legend(None)
     base = alt.Chart(ROWS)
     bars = base.mark_rule(strokeWidth=1.4, aria=False)
+    joined = alt.Chart(alt.NamedData(name="lines")) if ratios else base
     layers: list[Any] = [
-        base.mark_line(strokeWidth=2, aria=False).encode(
+        joined.mark_line(strokeWidth=2, aria=False).encode(
             x, y, colour, dashes(names, palette), emphasis(0.75, 0.08), alt.Order("order:Q"),
             alt.Detail("line:N")),
         bars.encode(alt.X("left:Q", scale=linear(x_ends)), y, colour,
@@ -92,14 +115,17 @@ def frontier(
             x, y, colour, shape, emphasis(None, 0.12), **tip()).add_params(picking()),
     ]  # fmt: skip
     data: dict[str, Any] = {"rows": _rows(points, x_ends, y_ends)}
+    if ratios:
+        data["lines"] = _line_rows(points)
     if bands:  # pale, because several lie over each other; a picked one alone is clear
         area = alt.Chart(alt.NamedData(name="bands")).mark_area(aria=False)
         layers.insert(0, area.encode(x, low, alt.Y2("high:Q"), colour, emphasis(0.06, 0.0)))
         data["bands"] = _band_rows(bands, y_ends)
-    if labels := list(_labels(points, x_ends, y_ends)):
+    if labels := list(_labels(points, x_ends, y_ends, ratios, small)):
         layers.append(_label_layer(x, y))
         data["labels"] = labels
-    return with_data(alt.layer(*layers).properties(width=WIDTH, height=HEIGHT), **data)
+    size = SMALL if small else (WIDTH, HEIGHT)
+    return with_data(alt.layer(*layers).properties(width=size[0], height=size[1]), **data)
 
 
 def _band_rows(bands: Sequence[FrontierBand], y_ends: Sequence[float]) -> Iterator[dict[str, Any]]:
@@ -113,6 +139,22 @@ def _band_rows(bands: Sequence[FrontierBand], y_ends: Sequence[float]) -> Iterat
 def _from_zero(values: list[float]) -> list[float]:
     """With zero, unless the values are so far from it that they would look equal."""
     return [0.0, *values] if min(values) < max(values) - min(values) else values
+
+
+def _rounds() -> Iterator[float]:
+    """1, 2 and 5 times powers of ten."""
+    return (digit * 10.0**power for power in range(-6, 3) for digit in (1, 2, 5))
+
+
+def _around(values: Sequence[float]) -> list[float]:
+    """Round ends around values above zero, with room for marks.
+
+    >>> _around([0.012, 1.65])
+    [0.01, 2.0]
+    """
+    low = max((tick for tick in _rounds() if tick <= 0.95 * min(values)), default=1e-6)
+    high = min((tick for tick in _rounds() if tick >= 1.05 * max(values)), default=1e3)
+    return [low, high]
 
 
 def _reach(points: Sequence[FrontierPoint], of: str) -> Iterator[float]:
@@ -129,15 +171,39 @@ def _rows(
         low, high = ends(p.forgotten, p.forgotten_sd, y_ends)
         yield {
             "method": p.method, "x": p.learned, "y": p.forgotten, "left": left, "right": right,
-            "low": low, "high": high, "order": order, "tip": p.tip,
-            "line": p.line, "clear": 0.4 if p.idle else 1.0,
+            "low": low, "high": high, "order": order, "tip": p.tip, "line": p.line,
+            "clear": 0.4 if p.idle else 1.0,
         }  # fmt: skip
+
+
+SMALL = (400, 300)
+PLACES = 8
+"""Of a line between two points: where curves are read, which an axis of ratios bends."""
+
+
+def _line_rows(points: Sequence[FrontierPoint]) -> list[dict[str, Any]]:
+    lines: dict[tuple[str, str], list[FrontierPoint]] = {}
+    for p in points:
+        lines.setdefault((p.method, p.line), []).append(p)
+    found: list[dict[str, Any]] = []
+    for (method, line), ps in lines.items():
+        places = [(p.learned, p.forgotten) for p in ps]
+        between = [
+            (x + step / PLACES * (to_x - x), y + step / PLACES * (to_y - y))
+            for (x, y), (to_x, to_y) in pairwise(places)
+            for step in range(PLACES)
+        ]
+        for x, y in (*between, places[-1]):
+            found.append({"method": method, "line": line, "x": x, "y": y, "order": len(found)})
+    return found
 
 
 NARROW = 300
 """Pixels of a plot on a phone, for which labels have places of their own."""
 CHARACTER, LINE = 7.0, 13.0
 """Pixels: the mean width of a letter and the height of a line."""
+LARGER = 1.3
+"""Text in a small chart."""
 LONGEST = 34
 SIDES = (("left", 8, 4), ("right", -8, 4), ("left", 7, -8), ("right", -7, -8), ("left", 7, 17),
          ("right", -7, 17))  # fmt: skip
@@ -147,7 +213,11 @@ Box = tuple[float, float, float, float]
 
 
 def _labels(
-    points: Sequence[FrontierPoint], x_ends: Sequence[float], y_ends: Sequence[float]
+    points: Sequence[FrontierPoint],
+    x_ends: Sequence[float],
+    y_ends: Sequence[float],
+    ratios: bool,
+    small: bool,
 ) -> Iterator[dict[str, Any]]:
     """Names at the ends of curves, settings at points: each where it covers nothing, if anywhere.
 
@@ -156,9 +226,13 @@ def _labels(
     curves = [list(curve) for _, curve in groupby(points, key=lambda p: p.method)]
     if len(curves) > FEW_METHODS:
         return
-    for narrow, width in ((False, WIDTH - 30), (True, NARROW)):
+    height, letters = (SMALL[1], LARGER) if small else (HEIGHT, 1.0)
+    scale = math.log if ratios else float
+    ground, top = scale(y_ends[0]), scale(y_ends[1])
+    for narrow, width in ((True, SMALL[0]),) if small else ((False, WIDTH - 30), (True, NARROW)):
         settings = not narrow and len(points) <= FEW_POINTS
-        at = {id(p): (width * _part(p.learned, x_ends), HEIGHT * (1 - _part(p.forgotten, y_ends)))
+        at = {id(p): (width * (p.learned - x_ends[0]) / (x_ends[1] - x_ends[0]),
+                      height * (top - scale(p.forgotten)) / (top - ground))
               for p in points}  # fmt: skip
         taken = [(x - 5, y - 5, x + 5, y + 5) for x, y in at.values()]
         named = [(c[-1], c[-1].method, c[-1].setting * settings) for c in curves if len(curves) > 1]
@@ -168,8 +242,8 @@ def _labels(
             both = ", ".join(filter(None, [method, setting]))
             for text, side in product(filter(None, dict.fromkeys((both, method))), SIDES):
                 name = text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
-                box = _box(name, at[id(point)], side)
-                inside = box[0] >= 0 and box[1] >= -8 and box[2] <= width and box[3] <= HEIGHT
+                box = _box(name, at[id(point)], side, letters)
+                inside = box[0] >= 0 and box[1] >= -8 and box[2] <= width and box[3] <= height
                 if inside and not any(_meet(box, other) for other in taken):
                     taken.append(box)
                     yield {"name": name, "x": point.learned, "y": point.forgotten,
@@ -178,20 +252,16 @@ def _labels(
                     break
 
 
-def _box(name: str, at: tuple[float, float], side: tuple[str, int, int]) -> Box:
-    width = CHARACTER * len(name)
+def _box(name: str, at: tuple[float, float], side: tuple[str, int, int], letters: float) -> Box:
+    width = CHARACTER * letters * len(name)
     left, bottom = at[0] + side[1] - width * (side[0] == "right"), at[1] + side[2] + 2
-    return left, bottom - LINE, left + width, bottom
+    return left, bottom - LINE * letters, left + width, bottom
 
 
 def _meet(one: Box, other: Box) -> bool:
     """Whether they have an area in common."""
     beside = one[2] <= other[0] or other[2] <= one[0]
     return not (beside or one[3] <= other[1] or other[3] <= one[1])
-
-
-def _part(value: float, within: Sequence[float]) -> float:
-    return (value - within[0]) / (within[1] - within[0])
 
 
 def _label_layer(x: alt.X, y: alt.Y) -> Any:

@@ -62,6 +62,8 @@ FONT = 'system-ui, -apple-system, "Segoe UI", "Noto Sans", "Liberation Sans", sa
 TEXT = {"light": "#17202b", "dark": "#e8edf3"}
 SOFT = {"light": "#526073", "dark": "#a5b2c2"}
 LINES = {"light": "#e3e8ee", "dark": "#2b3440"}
+SMALL_TEXT = 16.0
+"""Pixels, of a figure that is shown smaller than it was drawn."""
 GROUND = {"light": "#ffffff", "dark": "#12161c"}
 
 

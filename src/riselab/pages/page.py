@@ -23,7 +23,7 @@ from typing import Any
 from risegrad.common.files import cache_folder, write_bytes, write_text
 from risegrad.common.imports import need
 from riselab.pages.charts import AnyChart, specification
-from riselab.pages.looks import config
+from riselab.pages.looks import SMALL_TEXT, config
 from riselab.pages.tables import Table, TableCell
 from riselab.pages.text import MISSING, for_markdown, for_script, visible, visible_lines
 
@@ -42,6 +42,8 @@ class ChartFigure:
     note: str = ""
     in_short: str = ""
     """its abbreviations, in a line beside the title"""
+    small: bool = False
+    """whether it is for a column as narrow as a phone, such as a README"""
 
     def spec(self) -> dict[str, Any]:
         """Vega-Lite without looks: these depend on where it is shown."""
@@ -89,13 +91,6 @@ class CodeBlock:
 
 
 @dataclass(frozen=True)
-class Row:
-    """Blocks side by side where there is room."""
-
-    blocks: tuple[Block, ...]
-
-
-@dataclass(frozen=True)
 class Fold:
     """Details that open on demand."""
 
@@ -103,8 +98,8 @@ class Fold:
     blocks: tuple[Block, ...]
 
 
-Block = ChartFigure | Table | Paragraph | ItemList | CodeBlock | Row | Fold
-KINDS = ("ChartFigure", "Table", "Paragraph", "ItemList", "CodeBlock", "Row", "Fold")
+Block = ChartFigure | Table | Paragraph | ItemList | CodeBlock | Fold
+KINDS = ("ChartFigure", "Table", "Paragraph", "ItemList", "CodeBlock", "Fold")
 """The blocks that ``blocks.html`` knows, by the names it knows them by."""
 
 
@@ -142,7 +137,7 @@ def _figures(blocks: Sequence[Block]) -> Iterator[ChartFigure]:
     for block in blocks:
         if isinstance(block, ChartFigure):
             yield block
-        elif isinstance(block, Row | Fold):
+        elif isinstance(block, Fold):
             yield from _figures(block.blocks)
 
 
@@ -252,8 +247,6 @@ def _markdown_blocks(blocks: Sequence[Block]) -> Iterator[str]:
             yield ""
         elif isinstance(block, CodeBlock):
             yield from (f"**{for_markdown(block.title)}**", "", block.markdown(), "")
-        elif isinstance(block, Row):
-            yield from _markdown_blocks(block.blocks)
         elif isinstance(block, Fold) and (inner := list(_markdown_blocks(block.blocks))):
             yield from (f"### {for_markdown(block.title)}", "", *inner)
 
@@ -292,26 +285,27 @@ def _bundled() -> str:
 
 
 def save_figures(figures: Iterable[ChartFigure], folder: Path) -> list[Path]:
-    """Each figure as SVG and PNG, light and on white; returns the files."""
+    """Each figure as SVG and PNG, light and on white; small ones also dark. Returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     for figure in figures:
-        base, again = folder / figure.file_name, 2
-        while base.with_suffix(".svg") in written:  # two figures of one name
-            base, again = folder / f"{figure.file_name}-{again}", again + 1
-        svg = svg_of(figure)
-        png = _converter().svg_to_png(svg, scale=SCALE)
-        write_text(base.with_suffix(".svg"), svg)
-        write_bytes(base.with_suffix(".png"), png)
-        written += [base.with_suffix(".svg"), base.with_suffix(".png")]
+        name, again = figure.file_name, 2
+        while folder / f"{name}.svg" in written:  # two figures of one name
+            name, again = f"{figure.file_name}-{again}", again + 1
+        for scheme, ending in {"light": "", "dark": "-dark"}.items():
+            if scheme == "light" or figure.small:
+                svg = svg_of(figure, scheme)
+                files = [folder / f"{name}{ending}.{kind}" for kind in ("svg", "png")]
+                write_text(files[0], svg)
+                write_bytes(files[1], _converter().svg_to_png(svg, scale=SCALE))
+                written += files
     return written
 
 
-def svg_of(figure: ChartFigure) -> str:
+def svg_of(figure: ChartFigure, scheme: str = "light") -> str:
     """A figure as SVG."""
-    found: str = _converter().vegalite_to_svg(
-        figure.spec(), vl_version=VEGA_LITE, config=config("light")
-    )
+    looks = config(scheme, SMALL_TEXT) if figure.small else config(scheme)
+    found: str = _converter().vegalite_to_svg(figure.spec(), vl_version=VEGA_LITE, config=looks)
     return found
 
 

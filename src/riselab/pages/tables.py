@@ -10,12 +10,11 @@ from dataclasses import dataclass, replace
 from html import escape
 
 from risegrad.common.text_columns import text_columns
-from riselab.common.intervals import Interval, Spread
+from riselab.common.intervals import Estimate
 from riselab.pages.text import (
     MISSING,
     for_markdown,
     interval_text,
-    mean_text,
     number,
     signed,
     spread_text,
@@ -190,25 +189,25 @@ def _notebook_line(line: Line) -> str:
 
 
 def spread_cell(
-    found: Spread | None, paper: Spread | None = None, *, idle: bool = False
+    found: Estimate | None, paper: Estimate | None = None, *, idle: bool = False, digits: int = 2
 ) -> TableCell | None:
     """Mean, deviation, and the paper's figure; None if there is neither.
 
     What an ``idle`` row keeps is never the best of a column.
     """
-    if found is None and paper is None:
-        return None
-    sd = "" if found is None or found.sd is None else f"± {number(found.sd)}"
+    if found is None:
+        return None if paper is None else TableCell(MISSING, paper=spread_text(paper))
+    sd = "" if found.sd is None else f"± {number(found.sd, digits)}"
     beside = "" if paper is None else spread_text(paper)
-    order = None if found is None else found.mean
-    return TableCell(mean_text(found), sd, beside, order, compared=not idle)
+    return TableCell(number(found.mean, digits), sd, beside, found.mean, compared=not idle)
 
 
-def difference_cell(found: Interval | None, verdict: str = "") -> TableCell | None:
+def difference_cell(found: Estimate | None, verdict: str = "", digits: int = 2) -> TableCell | None:
     """A difference with its interval."""
     if found is None:
         return None
-    return TableCell(signed(found.mean), interval_text(found), order=found.mean, verdict=verdict)
+    ends = interval_text(found, digits)
+    return TableCell(signed(found.mean, digits), ends, order=found.mean, verdict=verdict)
 
 
 def number_cell(value: float | None, digits: int = 2) -> TableCell | None:

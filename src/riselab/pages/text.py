@@ -8,7 +8,7 @@ import unicodedata
 from functools import lru_cache
 from typing import Any
 
-from riselab.common.intervals import Interval, Spread
+from riselab.common.intervals import Estimate
 
 MISSING = "–"  # noqa: RUF001
 _INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
@@ -66,20 +66,16 @@ def _minus(text: str) -> str:
     return text.replace("-", "−") if text.strip("-+0.") else text.replace("-", "")  # noqa: RUF001
 
 
-def mean_text(found: Spread | None) -> str:
-    """The mean as text."""
-    return MISSING if found is None else number(found.mean)
-
-
-def spread_text(found: Spread | None) -> str:
+def spread_text(found: Estimate | None, digits: int = 2) -> str:
     """``88.39 ± 0.42``, or the mean alone where there is no deviation."""
-    if found is None or found.sd is None:
-        return mean_text(found)
-    return f"{number(found.mean)} ± {number(found.sd)}"
+    if found is None:
+        return MISSING
+    sd = "" if found.sd is None else f" ± {number(found.sd, digits)}"
+    return f"{number(found.mean, digits)}{sd}"
 
 
-def interval_text(found: Interval) -> str:
+def interval_text(found: Estimate, digits: int = 2) -> str:
     """The ends in brackets, or that there are none."""
     if found.low is None or found.high is None:
         return "(no interval)"
-    return f"[{signed(found.low)}, {signed(found.high)}]"
+    return f"[{signed(found.low, digits)}, {signed(found.high, digits)}]"

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from risegrad.common.files import write_text
+from riselab.common.intervals import Estimate
 from riselab.experiments.file import LibraryEntry, library
 from riselab.pages.looks import Palette
 from riselab.pages.page import (
     Block,
+    ChartFigure,
     Fold,
     ItemList,
     Page,
     Paragraph,
     Part,
-    Row,
     html,
     markdown,
     save_figures,
@@ -27,18 +28,28 @@ from riselab.pages.tables import Table
 from riselab.pages.text import plural, visible
 from riselab.records.fields import Record
 from riselab.records.record import RecordError
-from riselab.report.differences import Difference, difference_table, differences, headline, left_out
-from riselab.report.figures import frontier_figure, matrix_figure, stream_figure, sweep_figures
-from riselab.report.methods import Method, SectionFrontier, equal_table, frontiers, methods, sweeps
+from riselab.report.figures import frontier_figure, matrix_figure, stream_figure
+from riselab.report.methods import (
+    Method,
+    SectionFrontier,
+    beside_table,
+    equal_table,
+    frontiers,
+    methods,
+)
 from riselab.report.provenance import notes, run_table, summary_line
 from riselab.report.rows import ReportedExperiment, gather
 from riselab.report.tables import (
+    CHAT,
     KNOWN,
+    Difference,
     choice_sentence,
     choice_table,
     costs,
-    other_metrics,
-    query_table,
+    difference_table,
+    differences,
+    headline,
+    left_out,
     results,
     score_names,
     score_table,
@@ -51,13 +62,12 @@ RULES = {
     "ZO": "zeroth-order: steps from function values alone",
     "RISE": "exact gradients, shaped at random within blocks",
 }
-GLOSSARY = (
-    *((m.title, m.meaning) for m in KNOWN),
-    *RULES.items(),
-    ("±", "sample standard deviation over seeds"),
-    ("bold", "the best mean of a column; underlined: the second. Not of forgetting alone, which "
-             "every smaller step lowers"),
-)  # fmt: skip
+COMMON = {
+    **RULES,
+    "±": "sample standard deviation over seeds",
+    "bold": "the best mean of a column; underlined: the second. Forgetting alone has no best, "
+    "because every smaller step lowers it",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +84,7 @@ class Chapter:
     @cached_property
     def frontiers(self) -> list[SectionFrontier]:
         """Where methods were swept."""
-        return frontiers(self.methods)
+        return frontiers(self.experiment, self.methods)
 
     @cached_property
     def differences(self) -> list[Difference]:
@@ -85,6 +95,16 @@ class Chapter:
     def equal(self) -> Table | None:
         """The methods at equal learning."""
         return equal_table(self.experiment.name, self.frontiers, self.methods)
+
+    @cached_property
+    def halfway(self) -> Table | None:
+        """The same at less learning."""
+        return equal_table(self.experiment.name, self.frontiers, halfway=True)
+
+    @cached_property
+    def beside(self) -> Table | None:
+        """What else a chat model lost, at the same learning."""
+        return beside_table(self.experiment, self.frontiers, self.methods)
 
     @cached_property
     def results(self) -> Table:
@@ -121,6 +141,7 @@ class Chapter:
             frontier_figure(self.experiment, self.methods, palette, self.frontiers),
             Paragraph(self.choice, "note") if self.choice else None,
             self.equal or self.results,
+            self.beside,
             Paragraph(summary_line(self.experiment), "note"),
         )
         question = self.known.question or QUESTION
@@ -130,28 +151,29 @@ class Chapter:
         """Everything else, folded away."""
         one, found = self.experiment, self.methods
         scores = score_names(one)
-        queries = list(sweeps(one))
         folds: dict[str, Sequence[Block | None]] = {
+            "At less learning": [self.halfway],
             "Every setting by itself": [self.results if self.equal else None],
             "The choice on validation data": [choice_table(one)],
             "Against the baseline, metric by metric": list(self._compared()),
             "Accuracy over the stream": [stream_figure(one, found, palette, s) for s in scores],
-            "The number of queries": [
-                Row(tuple(sweep_figures(one, found, palette))) if queries else None,
-                *(query_table(rows, of) for of, rows in queries),
-            ],
             "Accuracy matrices": [matrix_figure(one, score) for score in scores],
             "Time and memory": [costs(one)],
             "Scores side by side": [score_table(one)],
-            "Other metrics": [other_metrics(one)],
         }
         made = (Fold(title, tuple(b for b in blocks if b)) for title, blocks in folds.items())
         return Part(f"Details of {one.name}", tuple(fold for fold in made if fold.blocks))
 
     def _compared(self) -> Iterator[Block | None]:
         yield difference_table(self.experiment, self.differences)
-        if said := left_out(self.experiment):
-            yield Paragraph(said, "note")
+        said = "" if self.frontiers else left_out(self.experiment)
+        yield Paragraph(said, "note") if said else None
+
+    def small_figure(self, only: Sequence[str]) -> ChartFigure | None:
+        """These methods alone, to be read in a column as narrow as a phone."""
+        chosen = [method for name in only for method in self.methods if method.name == name]
+        palette = Palette(method.name for method in chosen)
+        return frontier_figure(self.experiment, chosen, palette, self.frontiers, small=True)
 
     def numbers(self) -> dict[str, Any]:
         """Plain data, which the page carries for further work."""
@@ -170,21 +192,25 @@ class Chapter:
                 for row in self.experiment.rows
             ],
             "equal_learning": [
-                asdict(found) | {"verdict": found.verdict}
+                {"method": found.method, "reference": found.reference, "level": found.level,
+                 "forgotten": _plain(found.forgotten), "of_reference": _plain(found.of_reference),
+                 "difference": _plain(found.difference), "verdict": found.verdict}
                 for frontier in self.frontiers
-                for found in frontier.found.comparisons
+                for found in (*frontier.found.comparisons, *frontier.found.halfway)
             ],
             "differences": [
-                {
-                    "row": found.row.label,
-                    "baseline": found.baseline.label,
-                    "metric": found.metric.key,
-                    "verdict": found.verdict,
-                    "interval": asdict(found.interval) if found.interval else None,
-                }
+                {"row": found.row.label, "baseline": found.baseline.label,
+                 "metric": found.metric.key, "verdict": found.verdict,
+                 "interval": _plain(found.gain)}
                 for found in self.differences
             ],
-        }
+        }  # fmt: skip
+
+
+def _plain(found: Estimate | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {"mean": found.mean, "low": found.low, "high": found.high, "n": found.n}
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,9 +246,15 @@ class Report:
             ),
             counted if len(chapters) > 1 else "",
             tuple(ItemList(title, items, "warning") for title, items in warnings if items),
-            GLOSSARY,
+            tuple(self._glossary()),
             self.numbers(),
         )  # fmt: skip
+
+    def _glossary(self) -> Iterator[tuple[str, str]]:
+        """The words of this page; those that mean two things on it stand there once for each."""
+        for metrics in dict.fromkeys(CHAT if one.chat else KNOWN for one in self.experiments):
+            yield from ((metric.title, metric.meaning) for metric in metrics)
+        yield from COMMON.items()
 
     def _runs(self) -> Iterator[Part]:
         said = tuple(notes(self.experiments))
@@ -242,9 +274,8 @@ class Report:
         """The results and what was found, for a terminal, where one sees the last lines."""
         lines: list[str] = []
         for chapter in self.chapters:
-            tables = [table for table in (chapter.results, chapter.equal) if table]
-            for table in tables:
-                notes = map(visible, table.notes if table is chapter.equal else ())
+            for table in filter(None, (chapter.results, chapter.equal, chapter.beside)):
+                notes = () if table is chapter.results else map(visible, table.notes)
                 lines += [visible(table.caption), *table.plain(), *notes, ""]
             lines += [visible(said) for said in (chapter.choice, chapter.headline) if said] + [""]
         return "\n".join(lines)
@@ -264,12 +295,16 @@ def build(
     )
 
 
-def write_report(report: Report, out: Path, figures: Path | None = None) -> list[Path]:
+def write_report(
+    report: Report, out: Path, figures: Path | None = None, only: Sequence[str] = ()
+) -> list[Path]:
     """The page at ``out`` and its tables as Markdown beside it; returns the paths of both.
 
     Both texts are made before the first is written, so that a failure leaves the old ones. The
-    charts go to the folder ``figures`` if there is one, each as SVG and as PNG.
+    charts go to the folder ``figures`` if there is one, each as SVG and as PNG; so does a small one
+    of the methods in ``only``, light and dark.
     """
+    few = [chapter.small_figure(only) for chapter in report.chapters] if only else []
     texts = {out: html(report.page), out.with_suffix(".md"): markdown(report.page)}
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -279,7 +314,7 @@ def write_report(report: Report, out: Path, figures: Path | None = None) -> list
         raise _unwritable("--out", out, error) from error
     if figures is not None:
         try:
-            save_figures(report.page.figures(), figures)
+            save_figures([*report.page.figures(), *filter(None, few)], figures)
         except OSError as error:
             raise _unwritable("--figures", figures, error) from error
     return list(texts)

@@ -1,4 +1,4 @@
-"""Rows that belong together: a method at several values of its knobs; methods at equal learning."""
+"""Rows that belong together: a method at several settings; methods at equal learning."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from os.path import commonprefix
 from statistics import fmean
 from typing import Any
 
-from riselab.frontier.curves import EqualLearning, Frontier, SweepSetting
+from riselab.common.intervals import Estimate, estimate
+from riselab.frontier.curves import EqualLearning, Frontier, RunPoint, SweepSetting
 from riselab.pages.tables import (
     Column,
     Line,
@@ -22,11 +23,17 @@ from riselab.pages.tables import (
     number_cell,
 )
 from riselab.records.fields import Record
-from riselab.report.rows import ReportedExperiment, ResultRow, kept_megabytes, seconds_per_session
-from riselab.report.tables import PERCENT
+from riselab.report.rows import (
+    ReportedExperiment,
+    ResultRow,
+    data_megabytes,
+    kept_megabytes,
+    seconds_per_session,
+)
+from riselab.report.tables import BESIDE, PERCENT, Metric
 
 KNOBS = (("adapter", "lr"), ("head", "lr"), ("rule", "q"), ("rule", "damping"))
-"""The settings that a sweep of one method changes; everything else makes another method."""
+"""The settings that rows of one method may differ in; everything else makes another method."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,10 +47,13 @@ class Method:
         """The knobs that differ within the method, short: "lr 0.001, q 4"."""
         if row.runs[0].row.method:
             return row.runs[0].row.swept.replace("=", " ")
-        table = {id(r): _knobs(r) for r in self.rows}
-        differing = [i for i in range(len(KNOBS)) if len({t[i] for t in table.values()}) > 1]
-        shown = (f"{KNOBS[i][-1]} {table[id(row)][i]:g}" for i in differing)
+        values = {knob: {_knobs(r)[place] for r in self.rows} for place, knob in enumerate(KNOBS)}
+        shown = (f"{knob[-1]} {_knob(row, knob):g}" for knob in KNOBS if len(values[knob]) > 1)
         return ", ".join(dict.fromkeys(shown))
+
+    def line(self, row: ResultRow) -> str:
+        """Where several things were swept: all but the last, which varies along the line."""
+        return SweepSetting("", row.runs[0].row.swept, {}).line
 
     def mean(self, value: Callable[[Record], float | None]) -> float | None:
         """Of ``value`` over all runs that have one."""
@@ -57,18 +67,19 @@ def methods(experiment: ReportedExperiment) -> list[Method]:
     What a file sweeps says itself which rows are one method; of other rows the settings tell. Where
     a row stood in the file does not tell the order: points may have been added to a sweep since.
     """
-    groups: dict[str, list[ResultRow]] = defaultdict(list)
-    named: dict[tuple[str, str], list[ResultRow]] = defaultdict(list)
+    groups: dict[Any, list[ResultRow]] = defaultdict(list)
     for row in experiment.rows:
-        if method := row.runs[0].row.method:
-            named[row.section, method].append(row)
-        else:
-            groups[_kind(row)].append(row)
-    found = [Method(name, tuple(sorted(rows, key=_knobs))) for (_, name), rows in named.items()]
+        name = row.runs[0].row.method
+        groups[(row.section, name) if name else _kind(row)].append(row)
+    found = []
     for rows in groups.values():
-        ordered = sorted(rows, key=_knobs)
-        swept = len({_knobs(row) for row in rows}) == len(rows) > 1
-        found += [_method(ordered)] if swept else [Method(r.label, (r,)) for r in rows]
+        rows.sort(key=_place)
+        if name := rows[0].runs[0].row.method:
+            found.append(Method(name, tuple(rows)))
+        elif len({_knobs(row) for row in rows}) == len(rows) > 1:
+            found.append(Method(_common_name(rows), tuple(rows)))
+        else:
+            found += [Method(row.label, (row,)) for row in rows]
     return _told_apart(sorted(found, key=lambda m: experiment.rows.index(m.rows[0])))
 
 
@@ -81,24 +92,25 @@ def _kind(row: ResultRow) -> str:
     return json.dumps([row.section, config], sort_keys=True)
 
 
+def _place(row: ResultRow) -> tuple[Any, ...]:
+    return SweepSetting("", row.runs[0].row.swept, {}).place, _knobs(row)
+
+
 def _knobs(row: ResultRow) -> tuple[float, ...]:
-    return tuple(_number(row.runs[0].setting(*knob)) for knob in KNOBS)
+    return tuple(_knob(row, knob) for knob in KNOBS)
 
 
-def _number(value: Any) -> float:
+def _knob(row: ResultRow, knob: tuple[str, str]) -> float:
+    value = row.runs[0].setting(*knob)
     given = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if given and abs(value) < 2**53 else 0.0
 
 
-def _method(rows: Sequence[ResultRow]) -> Method:
-    """Named by what the labels have in common, without the knob: "FO, rate 0.1" is "FO"."""
-    letters = takewhile(
-        lambda same: len(set(same)) == 1, zip(*(r.label for r in rows), strict=False)
-    )
-    common = "".join(same[0] for same in letters)
-    common = re.sub(r"[0-9.eE+-]*$", "", common)
+def _common_name(rows: Sequence[ResultRow]) -> str:
+    """What the labels have in common, without the knob: of "FO, rate 0.1" it is "FO"."""
+    common = re.sub(r"[0-9.eE+-]*$", "", commonprefix([row.label for row in rows]))  # noqa: RUF071
     name = re.sub(r"(^|[\s,(]+)([\w.]+=|rate)\s*$", "", common).strip(" ,(")
-    return Method(name or str(rows[0].runs[0].setting("rule", "name")), tuple(rows))
+    return name or str(rows[0].runs[0].setting("rule", "name"))
 
 
 def _told_apart(found: Sequence[Method]) -> list[Method]:
@@ -113,52 +125,25 @@ def _told_apart(found: Sequence[Method]) -> list[Method]:
     return [Method(name, method.rows) for name, method in zip(names, found, strict=True)]
 
 
-def sweeps(experiment: ReportedExperiment) -> Iterator[tuple[str, list[ResultRow]]]:
-    """Rows of the same rule and host that differ in q, in the order of q."""
-    groups: dict[tuple[str, str], list[ResultRow]] = defaultdict(list)
-    for row in experiment.rows:
-        run = row.runs[0]
-        if query_count(row) is not None:
-            key = str(run.setting("rule", "name")), str(run.setting("host", "name"))
-            groups[key].append(row)
-    for (rule, host), rows in groups.items():
-        if len({query_count(row) for row in rows}) > 1:
-            name = f"{rule} on {host}" if host != "None" else rule
-            yield f"{name} in {experiment.name}", sorted(rows, key=lambda r: query_count(r) or 0)
-
-
-def query_count(row: ResultRow) -> int | None:
-    """The row's q; None if it has none that can be drawn."""
-    q = row.runs[0].setting("rule", "q")
-    return q if isinstance(q, int) and not isinstance(q, bool) and 0 < q < 2**53 else None
-
-
 VERDICTS = {
-    "less": "forgets less",
-    "more": "forgets more",
+    "less": "{verb} less",
+    "more": "{verb} more",
     "open": "not clearly different",
     "one seed": "not judged: one seed",
     "no common range": "not compared: no learning in common",
     "learned nothing": "not compared: learned nothing",
 }
 SIGNS = {"less": "better", "more": "worse", "open": "open"}
-# The verdict comes first: on a phone the last columns are off the screen.
-COLUMNS = (
-    Column("In words", text=True),
-    Column(
-        "Difference", explanation="method minus reference, paired by seed; below 0: it forgets less"
-    ),
-    Column("at New", explanation="the new-task accuracy at which both were read, in percent"),
-    Column("Fgt", explanation="forgetting of the method there"),
-    Column("Fgt of reference", explanation="forgetting of the reference there"),
-)
-COSTS = (
-    Column("Seconds", better=-1, explanation="of training in a session, mean over all runs"),
-    Column("MB kept", better=-1, explanation="of old tasks at the end, mean over all runs"),
-)
+COSTS = {
+    Column("Seconds", better=-1, explanation="of training in a session, mean over all runs"):
+        seconds_per_session,
+    Column("MB kept", better=-1, explanation="of old tasks at the end, mean over all runs"):
+        kept_megabytes,
+    Column("MB of data", better=-1, explanation="that these stand for"): data_megabytes,
+}  # fmt: skip
 CORRECTED = (
-    "The words are corrected for the number of methods compared (Holm), the intervals are not: one "
-    "that just leaves out zero may stand beside “not clearly different”."
+    "The words are corrected for the number of methods (Holm), the intervals are not: one that "
+    "just leaves out zero may stand beside “not clearly different”."
 )
 
 
@@ -175,58 +160,81 @@ class SectionFrontier:
         text = self.found.sentence()
         return f"{self.section}: {text}" if self.section else text
 
+    @property
+    def heading(self) -> str:
+        """Above its lines of a table."""
+        return f"{self.section}: against {self.found.reference.name}".removeprefix(": ")
 
-def frontiers(methods: Sequence[Method]) -> list[SectionFrontier]:
+
+def frontiers(experiment: ReportedExperiment, methods: Sequence[Method]) -> list[SectionFrontier]:
     """One for each section whose baseline was run at several settings; elsewhere a comparison at
     equal learning has nothing to read between."""
-    sections = dict.fromkeys(method.rows[0].section for method in methods)
-    found = (_frontier(s, [m for m in methods if m.rows[0].section == s]) for s in sections)
-    return [one for one in found if one]
-
-
-def _frontier(section: str, methods: Sequence[Method]) -> SectionFrontier | None:
-    runs = [point for m in methods for row in m.rows for point in row.points(m.name)]
-    known = {point.method for point in runs}
-    marked = [m for m in methods if any(row.baseline for row in m.rows) and m.name in known]
-    if not any(len(m.rows) > 1 for m in marked):
-        return None
-    return SectionFrontier(section, Frontier(runs, [m.name for m in marked]))
+    found = []
+    for section in dict.fromkeys(method.rows[0].section for method in methods):
+        here = [m for m in methods if m.rows[0].section == section]
+        runs = [point for m in here for row in m.rows for point in row.points(m.name)]
+        marked = [m for m in here if any(row.baseline for row in m.rows)]
+        marked = [m for m in marked if m.name in {point.method for point in runs}]
+        if any(len(m.rows) > 1 for m in marked) and len(marked) < len(here):
+            frontier = Frontier(runs, [m.name for m in marked], experiment.measures)
+            found.append(SectionFrontier(section, frontier))
+    return found
 
 
 def equal_table(
-    name: str, found: Sequence[SectionFrontier], methods: Sequence[Method] = ()
+    name: str,
+    found: Sequence[SectionFrontier],
+    methods: Sequence[Method] = (),
+    *,
+    halfway: bool = False,
 ) -> Table | None:
     """One line for each method: what it forgets where it learned as much as the reference, and what
-    it costs, as far as the records of ``methods`` say."""
-    costs = {method.name: (method.mean(seconds_per_session), method.mean(kept_megabytes))
-             for method in methods}  # fmt: skip
-    shown = [i for i in range(len(COSTS)) if any(cost[i] is not None for cost in costs.values())]
+    it costs, as far as the records of ``methods`` say; or, ``halfway``, at less learning."""
+    if not found:
+        return None
+    costs = {m.name: {column: m.mean(value) for column, value in COSTS.items()} for m in methods}
+    shown = [column for column in COSTS if any(c[column] is not None for c in costs.values())]
     lines = [
-        (f"{one.section}: against {one.found.reference.name}".removeprefix(": "),
-         _equal_line(compared, [costs[compared.method][i] for i in shown]))
+        (one.heading, _equal_line(one.found, line, [costs[line.method][c] for c in shown]))
         for one in found
-        for compared in one.found.comparisons
-    ]  # fmt: skip
+        for line in (one.found.halfway if halfway else one.found.comparisons)
+    ]
     if not lines:
         return None
+    measures = found[0].found.measures
+    fgt = "Fgt" if measures.unit == "points" else "Drift"
+    at = "in the middle of" if halfway else "the most of"
     return Table(
-        f"At equal learning in {name}, in points: the most learning that both reach, read between "
-        f"neighbouring settings, with {PERCENT} t intervals of paired differences",
+        f"At equal learning in {name}, in {measures.unit}: {at} what both learn, between "
+        f"neighbouring settings, with {PERCENT} t intervals of differences paired by seed",
         "Method",
-        (*COLUMNS, *(COSTS[i] for i in shown)),
+        (  # The verdict comes first: on a phone the last columns are off the screen.
+            Column("In words", text=True),
+            Column("Difference", explanation=f"method minus reference; below 0: it "
+                                             f"{measures.verb} less"),
+            Column("at New", explanation="where both were read, in percent"),
+            Column(fgt, explanation="of the method there"),
+            Column(f"{fgt} of reference", explanation="of the reference there"),
+            *shown,
+        ),
         by_section(lines),
-        tuple(_notes(found)),
+        tuple(_notes(found)) if not halfway else (),
+    )  # fmt: skip
+
+
+def _equal_line(frontier: Frontier, found: EqualLearning, costs: Sequence[float | None]) -> Line:
+    factor, digits = frontier.measures.factor, frontier.measures.digits
+    difference, mine, theirs = (
+        part and part.times(factor)
+        for part in (found.difference, found.forgotten, found.of_reference)
     )
-
-
-def _equal_line(found: EqualLearning, costs: Sequence[float | None]) -> Line:
+    words = VERDICTS[found.verdict].format(verb=frontier.measures.verb)
     cells = (
-        TableCell(VERDICTS[found.verdict], verdict=SIGNS.get(found.verdict, "")),
-        difference_cell(found.difference),
-        number_cell(found.level),
-        number_cell(found.forgotten.mean if found.forgotten else None),
-        number_cell(found.of_reference.mean if found.of_reference else None),
-        *(number_cell(cost) for cost in costs),
+        TableCell(words, verdict=SIGNS.get(found.verdict, "")),
+        difference_cell(difference, digits=digits),
+        number_cell(found.level, 1),
+        *(number_cell(part.mean if part else None, digits) for part in (mine, theirs)),
+        *map(number_cell, costs),
     )
     return Line(found.method, cells)
 
@@ -235,7 +243,7 @@ def _notes(found: Sequence[SectionFrontier]) -> Iterator[str]:
     """How verdicts were made, and which settings take no part, because a model that learned nothing
     forgets nothing."""
     judged = [one.difference for part in found for one in part.found.comparisons]
-    if sum(one is not None and one.low is not None for one in judged) > 1:
+    if sum(one is not None and one.half is not None for one in judged) > 1:
         yield CORRECTED
     dead = [_named(s) for one in found for curve in one.found.curves.values() for s in curve.dead]
     if dead:
@@ -246,3 +254,57 @@ def _named(setting: SweepSetting) -> str:
     """A row's label says its method; a bare setting does not."""
     known = setting.name.startswith(setting.method)
     return setting.name if known else f"{setting.method} ({setting.name})"
+
+
+def beside_table(
+    experiment: ReportedExperiment, found: Sequence[SectionFrontier], methods: Sequence[Method]
+) -> Table | None:
+    """What else a chat model can do, read at the same learning as its drift; the references at the
+    learning at which the first method was compared with them."""
+    runs = {
+        (m.name, row.label, run.seed): run for m in methods for row in m.rows for run in row.runs
+    }
+    lines = [
+        (one.section, _beside_line(one.found, name, level, runs))
+        for one in found
+        for name, level in _levels(one.found)
+    ]
+    if not experiment.chat or not any(any(line.cells[1:]) for _, line in lines):
+        return None
+    return Table(
+        f"What else changed in {experiment.name} at the same learning, since before training: with "
+        f"{PERCENT} t intervals over seeds",
+        "Method",
+        (Column("at New", explanation="where it was read, in percent"),
+         *(metric.column() for metric in BESIDE)),
+        by_section(lines),
+        ("Agree is a level: how many percent of the likeliest tokens are still the same. The "
+         "others are changes; where an interval contains zero, no loss is seen beyond what seeds "
+         "vary.",),
+    )  # fmt: skip
+
+
+def _levels(frontier: Frontier) -> Iterator[tuple[str, float]]:
+    levels = {c.method: c.level for c in frontier.comparisons if c.level is not None}
+    for level in list(levels.values())[:1]:
+        yield frontier.reference.name, level
+    yield from levels.items()
+
+
+def _beside_line(
+    frontier: Frontier, name: str, level: float, runs: dict[tuple[str, str, int], Record]
+) -> Line:
+    curve = frontier.curves.get(name, frontier.reference)
+
+    def cell(metric: Metric) -> TableCell | None:
+        def value(run: RunPoint) -> float:
+            found = metric.of(runs[run.method, run.setting, run.seed])
+            return float("nan") if found is None else found
+
+        read = list(curve.at(level, value).values())
+        found: Estimate | None = None if any(x != x for x in read) else estimate(read)
+        if metric.key == "agreement":
+            return number_cell(found.mean if found else None, 1)
+        return difference_cell(found, digits=metric.digits)
+
+    return Line(name, (number_cell(level, 1), *map(cell, BESIDE)))

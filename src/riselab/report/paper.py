@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from riselab.common.intervals import Spread
+from riselab.common.intervals import Estimate
 
 METRICS = ("avg", "last", "forgetting")
 """The columns of every table of the paper, in its order."""
@@ -21,7 +21,7 @@ class PaperRow:
 
     section: str
     label: str
-    figures: tuple[tuple[Spread, ...], ...]
+    figures: tuple[tuple[Estimate, ...], ...]
     """one triple (avg, last, forgetting) per column of the table"""
 
 
@@ -45,7 +45,7 @@ class PaperPlace:
     column: int
 
     @property
-    def figures(self) -> tuple[Spread, ...]:
+    def figures(self) -> tuple[Estimate, ...]:
         """The figures at this place."""
         return self.table.rows[self.row].figures[self.column]
 
@@ -65,9 +65,9 @@ def _rows(section: str, text: str, metrics: int = len(METRICS)) -> Iterator[Pape
         yield PaperRow(section, label.strip(), tuple(triples))
 
 
-def _figure(text: str) -> Spread:
+def _figure(text: str) -> Estimate:
     mean, _, sd = text.partition("~")
-    return Spread(float(mean), float(sd) if sd else None, 0)  # of how many, it does not say
+    return Estimate(float(mean), float(sd) if sd else None, 0)  # of how many, it does not say
 
 
 VISION = PaperTable(

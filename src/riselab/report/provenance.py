@@ -26,7 +26,7 @@ def summary_line(experiment: ReportedExperiment) -> str:
         plural(len(experiment.rows), "row"),
         plural(len(runs), "run"),
         f"seeds {_listed(str(run.seed) for run in runs)}",
-        f"{_listed(str(len(run.result.tasks)) for run in runs)} tasks",
+        f"tasks {_listed(str(len(run.result.tasks)) for run in runs)}",
         *(f"{key} {_listed(values)}" for key, values in found.items()),
     ]
     return " · ".join(parts)

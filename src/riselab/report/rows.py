@@ -12,9 +12,9 @@ from typing import Any
 
 from risegrad.common.settings import flat
 from riselab.common.inputs import essential, words
-from riselab.common.intervals import Spread, spread
+from riselab.common.intervals import Estimate, estimate
 from riselab.experiments.file import Choice, choices
-from riselab.frontier.curves import RunPoint
+from riselab.frontier.curves import NATS, POINTS, Measures, RunPoint
 from riselab.records.fields import Record
 from riselab.report.paper import TABLES, PaperPlace, find
 from riselab.report.run_points import ALONE, UntrainedModels, learned_nothing, points
@@ -47,13 +47,9 @@ class ResultRow:
         found = {run.seed: value(run) for run in self.runs}
         return {seed: number for seed, number in found.items() if number is not None}
 
-    def spread(self, value: Callable[[Record], float | None]) -> Spread | None:
+    def spread(self, value: Callable[[Record], float | None]) -> Estimate | None:
         """Mean and deviation of ``value`` over the seeds."""
-        return spread(self.by_seed(value).values())
-
-    def metric(self, key: str) -> Spread | None:
-        """Mean and deviation of a metric over the seeds."""
-        return self.spread(metric_of(key))
+        return estimate(self.by_seed(value).values())
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +60,16 @@ class ReportedExperiment:
     rows: tuple[ResultRow, ...]
     choices: tuple[Choice, ...] = ()
     """where settings were chosen on validation data: what was chosen"""
+
+    @property
+    def chat(self) -> bool:
+        """Whether its runs tuned a chat model: what they lose is drift, not points."""
+        return all(run.setting("domain") == "chat" for run in self.runs())
+
+    @property
+    def measures(self) -> Measures:
+        """What learning and forgetting are here."""
+        return NATS if self.chat else POINTS
 
     def baseline_of(self, row: ResultRow) -> ResultRow | None:
         """The baseline of the row's own section, or the only one that there is."""
@@ -78,11 +84,6 @@ class ReportedExperiment:
         return [run for row in self.rows for run in row.runs]
 
 
-def metric_of(key: str) -> Callable[[Record], float | None]:
-    """The function that reads a metric from a record."""
-    return lambda record: record.result.metrics.get(key)
-
-
 def seconds_per_session(run: Record) -> float | None:
     """The mean training time of a session."""
     given = [seconds for seconds in run.run.seconds.train if seconds is not None]
@@ -93,6 +94,12 @@ def kept_megabytes(run: Record) -> float | None:
     """What the run kept of its old tasks at the end, where it says."""
     kept = run.result.memory_bytes
     return kept[-1] / 1e6 if kept else None
+
+
+def data_megabytes(run: Record) -> float | None:
+    """The data that this stands for, where the run says."""
+    data = run.result.data_bytes
+    return data[-1] / 1e6 if data else None
 
 
 def gather(

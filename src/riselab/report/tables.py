@@ -1,19 +1,19 @@
-"""The tables of one experiment: results, differences, costs, other scores, queries, choices."""
+"""The tables of one experiment: results, differences, costs, scores, choices."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from riselab.common.intervals import CONFIDENCE, interval, spread
+from riselab.common.intervals import CONFIDENCE, Estimate, differ_from_zero, estimate
 from riselab.experiments.file import Choice, in_words
 from riselab.pages.tables import (
     Column,
     Line,
-    Section,
     Table,
     TableCell,
     by_section,
+    difference_cell,
     number_cell,
     ranked,
     spread_cell,
@@ -21,7 +21,13 @@ from riselab.pages.tables import (
 from riselab.pages.text import number, plural
 from riselab.records.fields import Record
 from riselab.report.paper import METRICS
-from riselab.report.rows import ReportedExperiment, ResultRow, seconds_per_session
+from riselab.report.rows import (
+    ReportedExperiment,
+    ResultRow,
+    data_megabytes,
+    kept_megabytes,
+    seconds_per_session,
+)
 
 PERCENT = f"{CONFIDENCE:.0%}"
 IDLE = "learned nothing"
@@ -37,14 +43,22 @@ class Metric:
     words: str
     better: int
     """1 where higher is better, -1 where lower is, 0 where neither is"""
-    meaning: str = ""
+    meaning: str
     """one line for a reader who meets the title for the first time"""
     alone: bool = True
     """False where the figure by itself names no best, because every smaller step improves it"""
+    factor: float = 1.0
+    """from what a record has to what a report shows"""
+    digits: int = 2
 
-    def column(self, group: str = "") -> Column:
+    def of(self, run: Record) -> float | None:
+        """As a report shows it."""
+        found = run.result.metrics.get(self.key)
+        return None if found is None else found * self.factor
+
+    def column(self) -> Column:
         """A table's column; forgetting alone has no best."""
-        return Column(self.title, group, self.better, self.words, self.alone)
+        return Column(self.title, "", self.better, self.meaning, self.alone)
 
 
 KNOWN = (
@@ -61,10 +75,42 @@ KNOWN = (
            "forward transfer: what earlier tasks changed for later ones before these were learned"),
 )  # fmt: skip
 AVG, LAST, FORGETTING, PLASTICITY, *_ = KNOWN
-PAPER = (AVG, LAST, FORGETTING)
-COMPARED = (*PAPER, PLASTICITY)
-"""Backward transfer is left out: it nearly repeats forgetting with the other sign. Forward transfer
-is too: few records have it."""
+CHAT = (
+    Metric("plasticity", "New", "exact answers", 1,
+           "exact answers on each task right after learning it, in percent"),
+    Metric("forgetting", "Drift", "drift", -1,
+           "how far the answers to general instructions have moved: KL(before || now) in nats per "
+           "token", alone=False, factor=0.01, digits=3),
+    Metric("agreement", "Agree", "agreement", 1,
+           "how many percent of the likeliest tokens of those answers are still the same",
+           alone=False),
+    Metric("wiki_change", "Wiki", "loss on Wikipedia", -1,
+           "rise of the loss on Wikipedia, in nats per token", alone=False, digits=3),
+    Metric("choice_change", "Choice", "questions with options", 1,
+           "change of the right answers to questions with options, in points", alone=False),
+    Metric("facts_change", "Facts", "facts", 1,
+           "change of how many wrong answers about facts are less likely than the right one, in "
+           "points", alone=False),
+    Metric("task_forgetting", "Fgt", "forgetting of tasks", -1,
+           "points that earlier tasks of the stream lost", alone=False),
+)  # fmt: skip
+"""Of runs of a chat model."""
+BESIDE = CHAT[2:6]
+"""What is measured beside learning and drift."""
+
+
+def known(experiment: ReportedExperiment) -> Sequence[Metric]:
+    """The metrics that a report names."""
+    return CHAT if experiment.chat else KNOWN
+
+
+def compared(experiment: ReportedExperiment) -> Sequence[Metric]:
+    """Those in which rows are compared with their baseline.
+
+    Backward transfer is left out, because it nearly repeats forgetting with the other sign; forward
+    transfer because few records have it.
+    """
+    return CHAT[:2] if experiment.chat else KNOWN[:4]
 
 
 def results(experiment: ReportedExperiment) -> Table:
@@ -72,13 +118,14 @@ def results(experiment: ReportedExperiment) -> Table:
 
     Who learned nothing keeps everything: said beside the row, and never best of a column.
     """
-    shown = [m for m in KNOWN if any(row.metric(m.key) for row in experiment.rows)]
+    shown = [m for m in known(experiment) if any(row.spread(m.of) for row in experiment.rows)]
     marks = ((row, ["baseline"] * row.baseline + [IDLE] * row.idle) for row in experiment.rows)
-    lines = ((row.section, Line(row.label, (*_metrics(row, shown), _seeds(row)), ", ".join(mark)))
-             for row, mark in marks)  # fmt: skip
+    lines = ((row.section, Line(row.label, (*_metrics(row, shown), _count(row.runs)), ", ".join(m)))
+             for row, m in marks)  # fmt: skip
+    unit = "" if experiment.chat else " in percent"
     return ranked(
         Table(
-            f"Results of {experiment.name} in percent: mean ± standard deviation over seeds",
+            f"Results of {experiment.name}{unit}: mean ± standard deviation over seeds",
             "Method",
             (*(m.column() for m in shown), SEEDS),
             by_section(lines),
@@ -90,13 +137,16 @@ def results(experiment: ReportedExperiment) -> Table:
 SEEDS = Column("Seeds", explanation="number of runs")
 
 
+def _count(items: Sequence[object]) -> TableCell:
+    return TableCell(str(len(items)), order=len(items))
+
+
 def _metrics(row: ResultRow, shown: Sequence[Metric]) -> list[TableCell | None]:
     paper = dict(zip(METRICS, row.place.figures, strict=True)) if row.place else {}
-    return [spread_cell(row.metric(m.key), paper.get(m.key), idle=row.idle) for m in shown]
-
-
-def _seeds(row: ResultRow) -> TableCell:
-    return TableCell(str(len(row.runs)), order=len(row.runs))
+    return [
+        spread_cell(row.spread(m.of), paper.get(m.key), idle=row.idle, digits=m.digits)
+        for m in shown
+    ]
 
 
 LIMITS = {
@@ -110,11 +160,8 @@ LIMITS = {
 
 def _beside_the_paper(rows: Sequence[ResultRow]) -> Iterator[str]:
     """The paper's setting and ours, so that nobody compares what cannot be compared."""
-    found: dict[tuple[str, str], None] = {}
-    for row in rows:
-        if row.place:
-            found[row.place.setting, _setting(row.runs[0])] = None
-    for paper, ours in found:
+    pairs = ((row.place.setting, _setting(row.runs[0])) for row in rows if row.place)
+    for paper, ours in dict.fromkeys(pairs):
         yield (
             f"“paper”: its own runs, {paper}. These runs: {ours}. The figures can be compared as "
             "far as the settings agree."
@@ -127,54 +174,171 @@ def _setting(run: Record) -> str:
     return ", ".join(str(part) for part in (*parts, run.setting("model", "name")) if part)
 
 
-def other_metrics(experiment: ReportedExperiment) -> Table | None:
-    """Metrics that records have beyond the known ones; the report knows no better direction."""
-    known = {m.key for m in KNOWN}
-    keys = sorted({key for run in experiment.runs() for key in run.result.metrics} - known)
-    found = [key for key in keys if any(row.metric(key) for row in experiment.rows)]
+BETTER, WORSE, OPEN, UNKNOWN, NOTHING = "better", "worse", "open", "unknown", "idle"
+TRADE = "trade"
+"""Forgets less and learns less, or more of both."""
+COUNTED = {
+    BETTER: "better",
+    WORSE: "worse",
+    OPEN: "not clearly different",
+    UNKNOWN: "with too few seeds to say",
+    NOTHING: "learned nothing",
+}
+NOTES = (
+    "Better or worse: the difference is more than noise, also after correction for the number of "
+    "rows (Holm, metric by metric). Open: it is not, which does not show that two rows are equal. "
+    "The intervals are not corrected. No word: fewer than two seeds in common, a row that learned "
+    "nothing, or one that forgets less and learns less.",
+)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What a row gains on its baseline in one metric, at the same seeds."""
+
+    row: ResultRow
+    baseline: ResultRow
+    metric: Metric
+    gain: Estimate | None
+    """row minus baseline; None if no seed is in both"""
+    verdict: str
+
+
+def differences(experiment: ReportedExperiment) -> Iterator[Difference]:
+    """Every row that has a baseline, in every compared metric that both have anywhere."""
+    pairs = [(row, b) for row in experiment.rows if (b := experiment.baseline_of(row)) not in
+             (None, row)]  # fmt: skip
+    for metric in compared(experiment):
+        both = [(row, b) for row, b in pairs if b and row.spread(metric.of) and b.spread(metric.of)]
+        gains = [_paired(row, b, metric.of) for row, b in both]
+        judged = (
+            None if row.idle or b.idle else gain for (row, b), gain in zip(both, gains, strict=True)
+        )
+        clear = differ_from_zero(list(judged))
+        for (row, baseline), gain, sure in zip(both, gains, clear, strict=True):
+            verdict = _verdict(row, baseline, metric, gain, sure)
+            yield Difference(row, baseline, metric, gain, verdict)
+
+
+def _paired(
+    row: ResultRow, baseline: ResultRow, value: Callable[[Record], float | None]
+) -> Estimate | None:
+    ours, theirs = row.by_seed(value), baseline.by_seed(value)
+    return estimate(ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys()))
+
+
+def _verdict(
+    row: ResultRow, baseline: ResultRow, metric: Metric, gain: Estimate | None, clear: bool
+) -> str:
+    """A model that learned nothing is not judged: it keeps what it never risked."""
+    if row.idle or baseline.idle:
+        return NOTHING
+    if gain is None or gain.half is None:
+        return UNKNOWN
+    if not clear:
+        return OPEN
+    learned = None if metric.alone else _paired(row, baseline, PLASTICITY.of)
+    if learned and learned.excludes_zero and gain.mean * learned.mean > 0:
+        return TRADE
+    return BETTER if gain.mean * metric.better > 0 else WORSE
+
+
+def difference_table(experiment: ReportedExperiment, found: Sequence[Difference]) -> Table | None:
+    """One line per compared row: mean difference and interval in each metric."""
     if not found:
         return None
-    lines = (
-        (row.section, Line(row.label, tuple(spread_cell(row.metric(key)) for key in found)))
-        for row in experiment.rows
+    shown = [m for m in compared(experiment) if any(d.metric is m for d in found)]
+    lines = []
+    for row in dict.fromkeys(d.row for d in found):
+        own = {d.metric: d for d in found if d.row is row}
+        baseline = next(iter(own.values())).baseline
+        cells = (
+            difference_cell(own[m].gain, own[m].verdict, m.digits) if m in own else None
+            for m in shown
+        )
+        lines.append((f"against {baseline.label}", Line(row.label, tuple(cells), IDLE * row.idle)))
+    return Table(
+        f"Differences in {experiment.name}: row minus baseline at the same seed, with {PERCENT} t "
+        "intervals",
+        "Method",
+        tuple(m.column() for m in shown),
+        by_section(lines),
+        NOTES,
     )
-    caption = f"Other metrics of {experiment.name}: mean ± standard deviation over seeds"
-    return Table(caption, "Method", tuple(map(Column, found)), by_section(lines))
+
+
+def headline(found: Sequence[Difference]) -> str:
+    """One sentence for the top of a page, by average accuracy.
+
+    Forgetting is left out on purpose: without equal learning, whoever learns least wins it. That
+    learning is not equal here is said first.
+    """
+    judged = [d for d in found if d.metric.key == "avg"]
+    if not judged:
+        return "No row is marked as the baseline; --baseline LABEL chooses one."
+    baselines = list(dict.fromkeys(d.baseline.label for d in judged))
+    against = baselines[0] if len(baselines) == 1 else "the baseline of their section"
+    counts = {verdict: sum(d.verdict == verdict for d in judged) for verdict in COUNTED}
+    parts = [f"{counts[v]} {words}" for v, words in COUNTED.items() if counts[v]]
+    return (
+        "Single settings, not compared at equal learning. Average accuracy against "
+        f"{against}: {', '.join(parts)}."
+    )
+
+
+def left_out(experiment: ReportedExperiment) -> str:
+    """Which rows are not compared although others are; empty where all are."""
+    alone = [r.label for r in experiment.rows if not r.baseline and not experiment.baseline_of(r)]
+    if not alone or not any(row.baseline for row in experiment.rows):
+        return ""
+    return (
+        f"Not compared, because the section of {plural(len(alone), 'row')} has no single baseline: "
+        f"{', '.join(alone)}. --baseline LABEL chooses one for all."
+    )
 
 
 def costs(experiment: ReportedExperiment) -> Table | None:
     """Time, memory and trained parameters; time also relative to the baseline at the same seed."""
+    columns: dict[Column, Callable[[ResultRow], TableCell | None]] = {
+        Column("Train s/session", "", -1, "training seconds per session"):
+            lambda row: spread_cell(row.spread(seconds_per_session)),
+        Column("× baseline", "", -1, "relative to the baseline"):  # noqa: RUF001
+            lambda row: _ratio(row, experiment.baseline_of(row)),
+        Column("Score s/session", "", -1, "scoring seconds per session"):
+            lambda row: spread_cell(row.spread(_scoring)),
+        Column("MB kept", "", -1, "of old tasks at the end"):
+            lambda row: _mean(row, kept_megabytes),
+        Column("MB of data", "", -1, "that these stand for"):
+            lambda row: _mean(row, data_megabytes),
+        Column("Peak MiB", "", -1, "peak memory of the process"): lambda row: _mean(row, _peak, 0),
+        Column("Trained", "", 0, "trained parameters"): lambda row: _mean(row, _trained, 0),
+    }  # fmt: skip
+    made = {column: [cell(row) for row in experiment.rows] for column, cell in columns.items()}
+    shown = {column: cells for column, cells in made.items() if any(cells)}
     if not any(row.spread(seconds_per_session) for row in experiment.rows):
         return None
-    lines = ((row.section, Line(row.label, _costs(experiment, row))) for row in experiment.rows)
+    lines = (
+        (row.section, Line(row.label, cells))
+        for row, cells in zip(experiment.rows, zip(*shown.values(), strict=True), strict=True)
+    )
     return Table(
         f"Costs in {experiment.name}: mean ± standard deviation over seeds",
         "Method",
-        (
-            Column("Train s/session", better=-1, explanation="training seconds per session"),
-            Column("× baseline", better=-1, explanation="relative to the baseline"),  # noqa: RUF001
-            Column("Score s/session", better=-1, explanation="scoring seconds per session"),
-            Column("Peak MiB", better=-1, explanation="peak memory of the process"),
-            Column("Trained", explanation="trained parameters"),
-        ),
+        tuple(shown),
         by_section(lines),
-        _cost_notes(experiment),
+        tuple(_cost_notes(experiment)),
     )
 
 
-def _costs(experiment: ReportedExperiment, row: ResultRow) -> tuple[TableCell | None, ...]:
-    memory, trained = row.spread(_peak), row.spread(_trained)
-    return (
-        spread_cell(row.spread(seconds_per_session)),
-        _ratio(row, experiment.baseline_of(row)),
-        spread_cell(row.spread(_scoring)),
-        None if memory is None else number_cell(memory.mean, 0),
-        None if trained is None else number_cell(trained.mean, 0),
-    )
+def _mean(
+    row: ResultRow, value: Callable[[Record], float | None], digits: int = 2
+) -> TableCell | None:
+    found = row.spread(value)
+    return number_cell(found.mean if found else None, digits)
 
 
 def _scoring(run: Record) -> float | None:
-    found = spread(run.run.seconds.score)
+    found = estimate(run.run.seconds.score)
     return found.mean if found else None
 
 
@@ -191,39 +355,24 @@ def _ratio(row: ResultRow, baseline: ResultRow | None) -> TableCell | None:
     if baseline is None:
         return None
     ours, theirs = row.by_seed(seconds_per_session), baseline.by_seed(seconds_per_session)
-    pairs = [ours[s] / theirs[s] for s in sorted(ours.keys() & theirs.keys()) if theirs[s] > 0]
-    found = interval(pairs)
+    common = (seed for seed in sorted(ours.keys() & theirs.keys()) if theirs[seed] > 0)
+    found = estimate(ours[seed] / theirs[seed] for seed in common)
     if found is None:
         return None
     low, high = found.low, found.high
-    extra = "" if low is None or high is None else f"[{number(low)}, {number(high)}]"
-    return TableCell(number(found.mean), extra, order=found.mean)
+    ends = "" if low is None or high is None else f"[{number(low)}, {number(high)}]"
+    return TableCell(number(found.mean), ends, order=found.mean)
 
 
-def _cost_notes(experiment: ReportedExperiment) -> tuple[str, ...]:
+def _cost_notes(experiment: ReportedExperiment) -> Iterator[str]:
     runs = experiment.runs()
-    notes = [f"× baseline: mean over common seeds with its {PERCENT} t interval."]  # noqa: RUF001
-    if not any(row.baseline for row in experiment.rows):
-        notes = ["No row is marked as the baseline, so that no time is relative."]
+    if any(row.baseline for row in experiment.rows):
+        yield f"× baseline: mean over common seeds with its {PERCENT} t interval."  # noqa: RUF001
     if resumed := sum(run.run.resumed > 0 for run in runs):
-        notes.append(
+        yield (
             f"{resumed} of {plural(len(runs), 'run')} had been interrupted and resumed: "
             "their times may be off."
         )
-    return tuple(notes)
-
-
-def query_table(rows: Sequence[ResultRow], of: str) -> Table:
-    """In the layout of the paper's Table 3: one line per number of queries."""
-    lines = tuple(
-        Line(f"q = {row.runs[0].setting('rule', 'q')}", (*_metrics(row, PAPER), _seeds(row)))
-        for row in rows
-    )
-    caption = f"Number of queries q, {of}: mean ± standard deviation over seeds, in percent"
-    columns = (*(m.column() for m in PAPER), SEEDS)
-    return ranked(
-        Table(caption, "q", columns, (Section("", lines),), tuple(_beside_the_paper(rows)))
-    )
 
 
 def score_names(experiment: ReportedExperiment) -> list[str]:
@@ -234,61 +383,58 @@ def score_names(experiment: ReportedExperiment) -> list[str]:
 
 
 def score_table(experiment: ReportedExperiment) -> Table | None:
-    """All scores side by side, each also before the stream; None where there is one score only.
+    """All scores side by side: before the stream, each task when it was new, and at the end.
 
-    Avg, Last and Fgt are those that the paper defines for the record's domain.
+    None where there is one score only, and nothing was scored before.
     """
     names = score_names(experiment)
     ahead = any(run.result.before for run in experiment.runs())
     if len(names) < 2 and not ahead:
         return None
-    columns: list[Column] = []
-    for name in names:
-        columns += [Column("Zero-shot", name, 0, "mean over all tasks before the stream")] * ahead
-        columns += [metric.column(name) for metric in PAPER]
+    moments = {"Before": _before, "New": _new, "End": _end}
+    shown = [(name, title) for name in names for title in moments if ahead or title != "Before"]
     lines = (
-        (row.section, Line(row.label, tuple(c for s in names for c in _scores(row, s, ahead))))
+        (row.section,
+         Line(row.label, tuple(_score(row, name, moments[title]) for name, title in shown)))
         for row in experiment.rows
-    )
-    caption = f"Scores of {experiment.name} in percent: mean ± standard deviation over seeds"
-    notes = ("Zero-shot: mean over all tasks before the stream.",) if ahead else ()
-    return ranked(Table(caption, "Method", tuple(columns), by_section(lines), notes))
+    )  # fmt: skip
+    return Table(
+        f"Scores of {experiment.name} in percent, means over tasks: mean ± standard deviation over "
+        "seeds",
+        "Method",
+        tuple(Column(title, name, 1) for name, title in shown),
+        by_section(lines),
+        (*["Before: of the model that has learned nothing of the stream."] * ahead,
+         "New: on each task right after learning it. End: on all of them after the last.",),
+    )  # fmt: skip
 
 
-def _scores(row: ResultRow, score: str, ahead: bool) -> list[TableCell | None]:
-    zero = spread_cell(row.spread(lambda run: _mean_before(run, score)))
-    found = [spread_cell(row.spread(_of(metric, score)), idle=row.idle) for metric in PAPER]
-    return [zero] * ahead + found
+Scores = Sequence[float | None]
 
 
-def _mean_before(run: Record, score: str) -> float | None:
-    """The mean over tasks of what the model could do before it learned anything."""
-    values = run.result.before.get(score, ())
-    found = spread(values)
-    return found.mean if found and found.n == len(values) else None
+def _score(row: ResultRow, name: str, moment: Callable[[Record, str], Scores]) -> TableCell | None:
+    def mean(run: Record) -> float | None:
+        values = moment(run, name)
+        found = estimate(values)
+        return found.mean if found and found.n == len(values) else None
+
+    return spread_cell(row.spread(mean))
 
 
-def _of(metric: Metric, score: str) -> Callable[[Record], float | None]:
-    def value(run: Record) -> float | None:
-        if score == run.result.main_score and metric.key in run.result.metrics:
-            return run.result.metrics[metric.key]
-        found = run.result.scores.get(score)
-        if found is None:
-            return None
-        # Imported late: it brings torch, and most reports have one score only.
-        from riselab.continual.metrics import summary_language, summary_vision
+def _before(run: Record, name: str) -> Scores:
+    return run.result.before.get(name, ())
 
-        try:
-            if run.setting("domain") == "language":
-                summary = summary_language(found.matrix)
-            else:
-                summary = summary_vision(found.matrix, found.union)
-        except ValueError:  # entries that this metric needs were not measured
-            return None
-        number: float = getattr(summary, metric.key)
-        return None if number != number else number  # NaN: undefined for a single task
 
-    return value
+def _new(run: Record, name: str) -> Scores:
+    found = run.result.scores.get(name)
+    tasks = enumerate(run.result.tasks)
+    return [found.at(t, t) for t, task in tasks if not task.known] if found else ()
+
+
+def _end(run: Record, name: str) -> Scores:
+    found = run.result.scores.get(name)
+    last = len(run.result.tasks) - 1
+    return [found.at(last, i) for i in range(last + 1)] if found else ()
 
 
 def choice_sentence(experiment: ReportedExperiment) -> str:
@@ -325,8 +471,7 @@ def _heading(choice: Choice) -> str:
 
 
 def _tried(choice: Choice) -> Iterator[Line]:
-    seeds = TableCell(str(len(choice.seeds)), order=len(choice.seeds))
     for setting, by_seed in choice.scores.items():
-        value = spread_cell(spread(by_seed[seed] for seed in choice.seeds))
+        value = spread_cell(estimate(by_seed[seed] for seed in choice.seeds))
         words = TableCell("chosen" if setting == choice.setting else "")
-        yield Line(setting, (value, seeds, words))
+        yield Line(setting, (value, _count(choice.seeds), words))

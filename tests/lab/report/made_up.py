@@ -226,3 +226,39 @@ def swept_study(folder: Path) -> Path:
             row = {"baseline": method == "FO", "order": order}
             save(folder, swept(method, rate, seed, new, fgt, **row))
     return folder
+
+
+CHAT_RATES = (3e-4, 1e-3, 2e-3)
+CHAT_CURVES = {
+    "plain": ((8, 8.0), (62, 80.0), (80, 160.0)),
+    "KL on dreams": ((8, 2.0), (60, 11.0), (78, 24.0)),
+    "keep": ((8, 1.0), (66, 6.0), (82, 14.0)),
+}
+"""Exact answers, and the drift in hundredths of a nat, at each rate."""
+
+
+def chat_study(folder: Path) -> Path:
+    """A chat model that learns one task; what else changes follows its drift."""
+    for order, (method, curve) in enumerate(CHAT_CURVES.items()):
+        for place, (rate, (new, drift)) in enumerate(zip(CHAT_RATES, curve, strict=True)):
+            for seed, more in NOISE.items():
+                content = record(
+                    f"{method} (lr={rate:g})", seed, experiment="keep-135", domain="chat", tasks=1,
+                    baseline=method == "plain", rule=method,
+                )  # fmt: skip
+                content["row"] |= {"method": method, "swept": f"lr={rate:g}"}
+                content["row"]["order"] = 3 * order + place
+                content["config"]["adapter"] = {"lr": rate}
+                result = content["result"]
+                result["scores"] = {"exact_match": {"matrix": [[new + more]], "union": [new]}}
+                result |= {"main_score": "exact_match", "before": {}}
+                result["metrics"] |= {
+                    "plasticity": new + more, "forgetting": drift, "drift": drift / 100,
+                    "agreement": 100 - drift / 4, "wiki": 3.3, "wiki_change": drift / 400,
+                    "choice": 48.0, "choice_change": more, "facts": 70.0, "facts_change": -drift,
+                    "task_forgetting": None,
+                }  # fmt: skip
+                if method == "keep":
+                    result |= {"memory_bytes": [6_800_000], "data_bytes": [14_000]}
+                save(folder, content)
+    return folder

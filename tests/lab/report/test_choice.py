@@ -9,10 +9,10 @@ from lab.report import made_up
 from riselab.pages.page import html, markdown
 from riselab.records.record import read_records
 from riselab.report.builder import Report, build
-from riselab.report.tables import choice_table
+from riselab.report.tables import AVG, choice_table
 
 BY = "validation:avg"
-AVG = {("FO", 0.1): 50.0, ("FO", 0.3): 70.0, ("RISE", 0.1): 60.0, ("RISE", 0.3): 55.0}
+SCORES = {("FO", 0.1): 50.0, ("FO", 0.3): 70.0, ("RISE", 0.1): 60.0, ("RISE", 0.3): 55.0}
 
 
 def run(method: str, rate: float, seed: int, avg: float, **row: Any) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def run(method: str, rate: float, seed: int, avg: float, **row: Any) -> dict[str
 
 
 def deciding() -> list[dict[str, Any]]:
-    return [run(*of, s, avg, decides=BY) for of, avg in AVG.items() for s in range(2)]
+    return [run(*of, s, avg, decides=BY) for of, avg in SCORES.items() for s in range(2)]
 
 
 @pytest.fixture
@@ -44,8 +44,8 @@ def report(tmp_path: Path) -> Report:
 def test_only_test_runs_at_the_chosen_settings_are_results(report: Report) -> None:
     (chapter,) = report.chapters
     assert [row.label for row in chapter.experiment.rows] == ["FO (lr=0.3)", "RISE (lr=0.1)"]
-    found = {row.label: row.metric("avg") for row in chapter.experiment.rows}
-    assert [spread.mean for spread in found.values() if spread] == [40.5, 45.5]
+    found = [row.spread(AVG.of) for row in chapter.experiment.rows]
+    assert [estimate.mean for estimate in found if estimate] == [40.5, 45.5]
     (remark,) = [text for text in report.remarks if "left out" in text]
     assert "because lr=0.1 is chosen now" in remark
 
@@ -68,7 +68,7 @@ def test_the_figures_that_decided_have_a_table_of_their_own(report: Report) -> N
         for line in section.lines
     }
     assert {of: value.order for of, (value, _) in found.items() if value} == {
-        (method, f"lr={rate}"): avg + 0.5 for (method, rate), avg in AVG.items()
+        (method, f"lr={rate}"): avg + 0.5 for (method, rate), avg in SCORES.items()
     }
     chosen = {of for of, (_, words) in found.items() if words and words.text == "chosen"}
     assert chosen == {("FO", "lr=0.3"), ("RISE", "lr=0.1")}

@@ -72,6 +72,22 @@ def test_charts_are_saved_on_demand(tmp_path: Path, capsys: pytest.CaptureFixtur
         run(tmp_path / "runs", "--out", tmp_path / "r.html", "--figures", tmp_path / "report.html")
 
 
+def test_a_small_figure_of_chosen_methods_is_saved_light_and_dark(tmp_path: Path) -> None:
+    save(tmp_path / "runs", *(record(label, 0) for label in ("FO", "RISE", "EWC")))
+    wanted = ["--only", "RISE", "--only", "FO", "--quiet", "--out", tmp_path / "report.html"]
+    run(tmp_path / "runs", "--figures", tmp_path / "figures", *wanted)
+    names = [f"digits-small{end}" for end in ("-dark.png", "-dark.svg", ".png", ".svg")]
+    assert sorted(p.name for p in (tmp_path / "figures").glob("*small*")) == names
+    drawn = (tmp_path / "figures" / "digits-small.svg").read_text(encoding="utf-8")
+    assert "RISE" in drawn
+    assert "EWC" not in drawn
+    wanted[1] = "GPM"
+    with pytest.raises(
+        RuntimeError, match="--only must be a method, one of EWC, FO, RISE; got GPM"
+    ):
+        run(tmp_path / "runs", "--figures", tmp_path / "figures", *wanted)
+
+
 def test_the_same_records_give_the_same_bytes(study: Path, tmp_path: Path) -> None:
     run(study / "runs", "--out", tmp_path / "report.html", "--quiet")
     for name in ("report.html", "report.md"):
@@ -103,6 +119,11 @@ def test_broken_files_are_named_and_the_others_reported(
     [
         (["none"], "RUNS must be records or folders, there is no 'none'"),
         ([".", "--out", "report.pdf"], "--out must be a file that ends in .html, got 'report.pdf'"),
+        (
+            [".", "--only", "FO"],
+            "--only chooses the methods of a figure, so it needs --figures DIR",
+        ),
+        ([".", "--figures", "f", *["--only", "x"] * 5], "--only must be at most 4 methods, got 5"),
     ],
 )
 def test_wrong_arguments(argv: list[str], message: str) -> None:

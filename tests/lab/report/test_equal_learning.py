@@ -9,6 +9,7 @@ from lab.report import made_up
 from riselab.pages.page import markdown
 from riselab.records.record import read_records, write_record
 from riselab.report.builder import Report, build
+from riselab.report.tables import costs
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def test_the_table_has_every_method_and_says_it_in_words(report: Report) -> None
     assert table is not None
     lines = {line.label: line for section in table.sections for line in section.lines}
     texts = [cell and cell.text for cell in lines["gentle"].cells]
-    assert texts == ["forgets less", texts[1], "80.00", "10.00", "20.00", "1.99"]
+    assert texts == ["forgets less", texts[1], "80.0", "10.0", "20.0", "1.99"]
     assert table.columns[-1].title == "Seconds", "no run of these kept anything"
     assert lines["gentle"].cells[1].order == pytest.approx(-10)
     assert lines["idle"].cells[0].text == "not compared: learned nothing"
@@ -78,20 +79,30 @@ def test_the_worked_example_of_the_documentation_is_this_one(report: Report) -> 
             assert line in text
 
 
-def test_what_is_kept_is_a_column_where_records_say_it(tmp_path: Path) -> None:
+def test_what_is_kept_stands_beside_the_data_where_records_say_it(tmp_path: Path) -> None:
     folder = made_up.swept_study(tmp_path)
     for path in folder.glob("*/record.json"):
         content = json.loads(path.read_text())
         if content["row"]["method"] == "gentle":
-            content["result"]["memory_bytes"] = [10**5, 2 * 10**6]
+            content["result"] |= {"memory_bytes": [10**5, 2 * 10**6], "data_bytes": [0, 30_000]}
             write_record(path, made_up.finished(content))
     (chapter,) = build(read_records([folder])[0]).chapters
-    assert chapter.equal is not None
-    kept = {line.label: line.cells[-1] for line in chapter.equal.lines}
-    assert chapter.equal.columns[-1].title == "MB kept"
-    assert {label: cell and cell.text for label, cell in kept.items()} == {
-        "gentle": "2.00", "idle": None,
-    }  # fmt: skip
+    for table, name in ((chapter.equal, "gentle"), (costs(chapter.experiment), "gentle (lr=0.2)")):
+        assert table is not None
+        places = [[c.title for c in table.columns].index(t) for t in ("MB kept", "MB of data")]
+        shown = {line.label: [line.cells[k] for k in places] for line in table.lines}
+        assert [cell and cell.text for cell in shown.pop(name)] == ["2.00", "0.03"]
+        assert [None, None] in shown.values()
+
+
+def test_the_second_level_is_in_the_middle_of_what_both_reach(report: Report) -> None:
+    """FO reaches 70 to 90 and gentle 70 to 80: FO forgets (New - 60), gentle half of that."""
+    table = report.chapters[0].halfway
+    assert table is not None
+    (line,) = table.lines  # the idle one has no learning in common
+    assert [cell and cell.text for cell in line.cells[2:]] == ["75.0", "7.5", "15.0"]
+    assert line.cells[1].order == pytest.approx(-7.5)
+    assert "At less learning" in markdown(report.page)
 
 
 def test_the_figure_has_a_band_for_every_curve_that_was_read(report: Report) -> None:

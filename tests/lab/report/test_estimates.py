@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from riselab.common.intervals import Interval, differ_from_zero, interval, spread, t_quantile
+from riselab.common.intervals import Estimate, differ_from_zero, estimate, t_quantile
 
 
 @pytest.mark.parametrize("degrees", [1, 2, 3, 4, 5, 9, 10, 29, 30, 99, 1000])
@@ -25,36 +25,36 @@ def test_t_quantile_refuses_what_has_none(confidence: float, degrees: int) -> No
 
 
 @pytest.mark.parametrize("count", [2, 3, 5, 12])
-def test_spread_and_interval_are_those_of_numpy_and_scipy(count: int) -> None:
+def test_deviation_and_interval_are_those_of_numpy_and_scipy(count: int) -> None:
     values = np.random.default_rng(count).normal(3, 2, count)
-    found = spread(values.tolist())
+    found = estimate(values.tolist())
     assert found is not None
     assert found.mean == pytest.approx(values.mean())
     assert found.sd == pytest.approx(values.std(ddof=1))
     expected = stats.t.interval(0.95, count - 1, values.mean(), stats.sem(values))
-    ours = interval(values.tolist())
-    assert ours is not None
-    assert (ours.low, ours.high) == pytest.approx(expected)
+    assert (found.low, found.high) == pytest.approx(expected)
+    less = found.times(0.01)
+    assert (less.low, less.high) == pytest.approx([0.01 * end for end in expected])
 
 
 def test_paired_verdict_agrees_with_scipys_paired_t_test() -> None:
     random = np.random.default_rng(0)
     for shift in np.linspace(-2, 2, 41):
         a, b = random.normal(shift, 1, 5), random.normal(0, 1, 5)
-        ours = interval((a - b).tolist())
+        ours = estimate((a - b).tolist())
         assert ours is not None
         assert ours.excludes_zero == (stats.ttest_rel(a, b).pvalue < 0.05)
 
 
 def test_few_or_no_values() -> None:
-    assert spread([]) is None
-    assert spread([None]) is None
-    assert interval([]) is None
-    assert interval([2.0]) == Interval(2.0, None, None, 1)
-    assert not Interval(2.0, None, None, 1).excludes_zero
-    same = interval([1.5, 1.5, 1.5])
-    assert same == Interval(1.5, 1.5, 1.5, 3)
-    assert same.excludes_zero
+    assert estimate([]) is None
+    assert estimate([None]) is None
+    one = estimate([2.0])
+    assert one == Estimate(2.0, None, 1)
+    assert (one.low, one.high, one.excludes_zero) == (None, None, False)
+    same = estimate([1.5, 1.5, 1.5])
+    assert same == Estimate(1.5, 0.0, 3)
+    assert (same.low, same.high, same.excludes_zero) == (1.5, 1.5, True)
     assert not math.isnan(same.mean)
 
 
@@ -71,16 +71,16 @@ def test_several_means_are_judged_as_holm_does() -> None:
             if p[place] > 0.05 / (8 - step):
                 break
             expected[place] = True
-        assert differ_from_zero([interval(sample.tolist()) for sample in samples]) == expected
+        assert differ_from_zero([estimate(sample.tolist()) for sample in samples]) == expected
         called += sum(expected)
     assert 0 < called < 200
 
 
 def test_what_has_no_interval_is_neither_called_nor_counted() -> None:
-    near = interval([0.9, 1.0, 1.4])
-    assert differ_from_zero([near, None, interval([3.0])]) == [True, False, False]
+    near = estimate([0.9, 1.0, 1.4])
+    assert differ_from_zero([near, None, estimate([3.0])]) == [True, False, False]
     assert differ_from_zero([near, near, near]) == [False] * 3
-    assert differ_from_zero([interval([2.0, 2.0]), interval([0.0, 0.0])]) == [True, False]
+    assert differ_from_zero([estimate([2.0, 2.0]), estimate([0.0, 0.0])]) == [True, False]
     assert differ_from_zero([]) == []
 
 
@@ -88,7 +88,7 @@ def test_one_table_in_twenty_has_a_false_call_and_not_one_row() -> None:
     random = np.random.default_rng(4)
     trials = 400
     false = sum(
-        any(differ_from_zero([interval(row) for row in random.normal(0, 1, (10, 3)).tolist()]))
+        any(differ_from_zero([estimate(row) for row in random.normal(0, 1, (10, 3)).tolist()]))
         for _ in range(trials)
     )
     assert false / trials < 0.05 + 3 * (0.05 * 0.95 / trials) ** 0.5

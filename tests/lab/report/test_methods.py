@@ -12,8 +12,8 @@ from riselab.pages.page import ChartFigure, Fold, Paragraph
 from riselab.pages.tables import Table
 from riselab.records.record import read_records
 from riselab.report.builder import build
-from riselab.report.differences import headline
 from riselab.report.methods import Method, methods
+from riselab.report.tables import headline
 
 SINGLE = "Single settings, not compared at equal learning. Average accuracy against FO: "
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from riselab.common.intervals import Spread
+from riselab.common.intervals import Estimate
 from riselab.report.paper import TABLES, find
 
 
@@ -37,9 +37,9 @@ def test_find(table: str, row: str, column: str, section: str, expected: tuple[f
 def test_deviations_are_those_of_the_language_table() -> None:
     order = find("2", "RISE", "Standard CL Benchmark Order 1", "SeqLoRA")
     assert order.figures == (
-        Spread(74.85, 1.95, 0),
-        Spread(89.46, 0.09, 0),
-        Spread(7.01, 2.21, 0),
+        Estimate(74.85, 1.95, 0),
+        Estimate(89.46, 0.09, 0),
+        Estimate(7.01, 2.21, 0),
     )
 
 

@@ -15,8 +15,7 @@ from riselab.pages.page import html
 from riselab.pages.tables import Column, Line, Section, Table, TableCell, ranked
 from riselab.records.record import read_records
 from riselab.report.builder import Chapter, Report, build
-from riselab.report.differences import left_out
-from riselab.report.tables import costs, other_metrics, score_table
+from riselab.report.tables import costs, left_out, score_table
 
 
 def built(folder: Path, *contents: dict[str, Any], baseline: str | None = None) -> Report:
@@ -111,10 +110,10 @@ def test_differences_are_paired_by_seed(tmp_path: Path) -> None:
     (found,) = only(report).differences
     pairs = np.array([ours[seed] - theirs[seed] for seed in (0, 1, 2)])
     low, high = stats.t.interval(0.95, 2, pairs.mean(), stats.sem(pairs))
-    assert found.interval is not None
-    assert found.interval.n == 3
-    assert found.interval.mean == pytest.approx(1.0)
-    assert (found.interval.low, found.interval.high) == pytest.approx((low, high))
+    assert found.gain is not None
+    assert found.gain.n == 3
+    assert found.gain.mean == pytest.approx(1.0)
+    assert (found.gain.low, found.gain.high) == pytest.approx((low, high))
     assert found.verdict == "open"
 
 
@@ -148,8 +147,8 @@ def test_words_of_differences_are_corrected_for_the_number_of_rows(tmp_path: Pat
         for seed in beside
     ]
     found = {d.row.label: d for d in only(built(tmp_path / "many", *contents)).differences}
-    assert found["RISE"].interval is not None
-    assert found["RISE"].interval.excludes_zero
+    assert found["RISE"].gain is not None
+    assert found["RISE"].gain.excludes_zero
     assert found["RISE"].verdict == "open"
     two = [content for content in contents if content["row"]["label"] in ("FO", "RISE")]
     (alone,) = only(built(tmp_path / "two", *two)).differences
@@ -165,9 +164,9 @@ def test_one_common_seed_has_no_interval_and_none_has_no_difference(tmp_path: Pa
     )
     found = {d.row.label: d for d in only(report).differences}
     assert [d.verdict for d in found.values()] == ["unknown"] * 2
-    assert found["RISE"].interval is not None
-    assert (found["RISE"].interval.mean, found["RISE"].interval.low) == (1.0, None)
-    assert found["ZO"].interval is None
+    assert found["RISE"].gain is not None
+    assert (found["RISE"].gain.mean, found["RISE"].gain.low) == (1.0, None)
+    assert found["ZO"].gain is None
 
 
 def test_a_chosen_baseline_replaces_the_marked_one(tmp_path: Path) -> None:
@@ -249,39 +248,32 @@ def test_the_papers_figure_stands_beside_ours_with_both_settings(tmp_path: Path)
     )
 
 
-def test_other_scores_and_metrics_have_tables(tmp_path: Path) -> None:
-    content = record("FO", 0, domain="language", tasks=2)
+def test_every_score_has_its_columns(tmp_path: Path) -> None:
+    content = record("FO", 0, tasks=2)
     content["result"]["scores"]["constrained"] = {"matrix": [[90.0], [70.0, 80.0]], "union": []}
-    content["result"]["metrics"]["odd_one"] = 4.0
-    chapter = only(built(tmp_path, content))
-    odd, scores = other_metrics(chapter.experiment), score_table(chapter.experiment)
-    assert odd is not None
-    assert cells(odd)["FO"] == (TableCell("4.00", order=4.0),)
+    scores = score_table(only(built(tmp_path, content)).experiment)
     assert scores is not None
-    assert scores.groups == [("accuracy", 3), ("constrained", 3)]
-    texts = [cell and cell.text for cell in cells(scores)["FO"]]
-    assert texts[3:] == ["75.00", "80.00", "20.00"]
-    assert texts[:3] == [cell and cell.text for cell in cells(chapter.results)["FO"][:3]]
+    assert scores.groups == [("accuracy", 2), ("constrained", 2)]
+    assert [cell and cell.text for cell in cells(scores)["FO"]][2:] == ["85.00", "75.00"]
 
 
-def test_zero_shot_scores_stand_beside_the_others(tmp_path: Path) -> None:
-    content = record("FO", 0, domain="language", tasks=2)
+def test_scores_before_the_stream_stand_beside_the_others(tmp_path: Path) -> None:
+    content = record("FO", 0, tasks=2)
     result = content["result"]
     result["scores"]["constrained"] = {"matrix": [[90.0], [70.0, 80.0]], "union": []}
     result["before"] = {"accuracy": [0.0, 5.0], "constrained": [40.0, 60.0]}
     result["metrics"]["forward_transfer"] = 3.0
-    report = built(tmp_path, content, record("no zero-shot", 0, domain="language", tasks=2))
+    report = built(tmp_path, content, record("nobody looked", 0, tasks=2))
     chapter = only(report)
     scores = score_table(chapter.experiment)
     assert scores is not None
-    titles = [column.title for column in scores.columns]
-    assert titles == ["Zero-shot", "Avg", "Last", "Fgt"] * 2
+    assert [column.title for column in scores.columns] == ["Before", "New", "End"] * 2
     found = cells(scores)
-    assert [cell and cell.text for cell in found["FO"]][::4] == ["2.50", "50.00"]
-    assert found["no zero-shot"][0] is None
+    assert [cell and cell.text for cell in found["FO"]][::3] == ["2.50", "50.00"]
+    assert found["nobody looked"][0] is None
     assert "FWT" in [column.title for column in chapter.results.columns]
     shown = html(report.page)
-    assert shown.index('<details class="fold"') < shown.index("Zero-shot")
+    assert shown.index('<details class="fold"') < shown.index("Before: of the model")
     assert re.search(r">nothing<.*?40\.00.*?60\.00", shown, re.DOTALL)
 
 
@@ -303,7 +295,7 @@ def test_plain_text_for_a_terminal(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tasks", [1, 2, 25])
 def test_a_page_can_be_made_of_very_little(tmp_path: Path, tasks: int) -> None:
-    """One task, no union, no metrics, no times: what is not there is not shown."""
+    """No union, no metrics, no times: what is not there is not shown."""
     bare = record("FO", 0, tasks=tasks)
     bare["result"]["metrics"] = {}
     bare["result"]["scores"]["accuracy"]["union"] = []
@@ -311,6 +303,7 @@ def test_a_page_can_be_made_of_very_little(tmp_path: Path, tasks: int) -> None:
     empty = record("y" * 5000, 0)
     empty["result"]["scores"]["accuracy"] = {"matrix": [[None]] * 5, "union": []}
     text = html(built(tmp_path, bare, empty, record("RISE", 1, tasks=tasks)).page)
-    assert text.count('class="plot"') == 3  # the frontier of one row, the stream, the matrices
+    # The frontier of one row; of several tasks also the stream and the matrices.
+    assert text.count('class="plot"') == (1 if tasks == 1 else 3)
     ours = text[: text.index("<script>")]  # behind it is the library, which knows the word
     assert not re.search(r"\bnan\b", ours, flags=re.IGNORECASE)

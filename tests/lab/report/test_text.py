@@ -8,7 +8,7 @@ import re
 import pytest
 
 from lab.report.made_up import HOSTILE
-from riselab.common.intervals import Interval, Spread
+from riselab.common.intervals import Estimate
 from riselab.pages.text import (
     for_markdown,
     for_script,
@@ -45,6 +45,9 @@ def test_numbers() -> None:
     assert number(-1.234) == "−1.23"  # noqa: RUF001
     assert number(-0.001) == "0.00"
     assert signed(0.5) == "+0.50"
-    assert spread_text(Spread(88.391, 0.4, 3)) == "88.39 ± 0.40"
-    assert spread_text(Spread(88.39, None, 0)) == "88.39"
-    assert interval_text(Interval(1, -0.5, 2.5, 3)) == "[−0.50, +2.50]"  # noqa: RUF001
+    assert spread_text(Estimate(88.391, 0.4, 3)) == "88.39 ± 0.40"
+    assert spread_text(Estimate(88.39, None, 0)) == "88.39"
+    found = Estimate(1, 1.5, 3)
+    assert (found.low, found.high) == pytest.approx((-2.7262, 4.7262), abs=1e-4)
+    assert interval_text(found, 1) == "[−2.7, +4.7]"  # noqa: RUF001
+    assert interval_text(Estimate(1, None, 1)) == "(no interval)"
