@@ -22,8 +22,8 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 demo: setup      ## turned digits: which method keeps most at the same learning, and a page
-	$(BIN)/rise run turned-digits --out out/demo
-	$(BIN)/rise report out/demo/turned-digits --out out/demo/report.html
+	$(BIN)/rise run demo --out out
+	$(BIN)/rise report out/demo --out out/demo/report.html
 	@echo "The page is out/demo/report.html"
 
 # A process per core, up to eight; a file's tests stay together, as they share what is slow to make.

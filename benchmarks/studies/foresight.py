@@ -31,7 +31,7 @@ from risegrad.curvature.diagnosis.report import BlockReport, plain
 from risegrad.curvature.objective import Objective
 from risegrad.curvature.space import Block, Space
 from riselab.commands.arguments import add_experiment, overrides
-from riselab.continual.additions.memory import made_additions
+from riselab.continual.additions import made_additions
 from riselab.continual.devices import Devices
 from riselab.continual.runs import make_host, read_config
 from riselab.experiments.cells import RunCell, choose, expand

@@ -312,3 +312,45 @@ def test_workers_start_once_and_are_not_disturbed_by_who_asks_meanwhile():
     assert asked([*begun, *outer]) == [(r, 2) for r in refs]
     next(loader.batches(refs, 3))  # left in the middle
     assert asked(loader.batches(refs, 4)) == [(r, 4) for r in refs]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"rule": {"name": "rise", "q": 2}, "additions": [{"name": "replay", "size": 6}]},
+        {"rule": {"name": "keep"}, "additions": [{"name": "lwf"}, {"name": "ewc", "samples": 4}]},
+        {"host": {"name": "zo-fc"}, "rule": {"name": "zo", "q": 2}},
+    ],
+    ids=["fo", "rise and replay", "keep and penalties", "zo"],
+)
+def test_a_batch_in_parts_gives_the_same_numbers(changes, tmp_path):
+    """Also where batches have no whole number of examples per part."""
+    found = [
+        perform(read_config(config(loop={"accumulate": n}, **changes)), tmp_path / f"{n}", silent)
+        for n in (1, 4)
+    ]
+    one, other = ([row["loss"] for row in result["losses"]] for result in found)
+    assert other == pytest.approx(one, rel=2e-3)
+    assert found[0]["scores"] == found[1]["scores"]
+
+
+def test_parts_are_not_more_than_examples():
+    with pytest.raises(ValueError, match="accumulate must be at most batch, 6: got 7"):
+        read_config(config(loop={"accumulate": 7}))
+
+
+def test_no_part_is_larger_than_it_must_be():
+    host = host_of(loop={"accumulate": 4})
+    seen = []
+    session = host.begin(0)
+    whole = session.loss
+
+    def loss(batch, every_class):
+        seen.append(len(batch))
+        return whole(batch, every_class)
+
+    object.__setattr__(session, "loss", loss)
+    kit = host.kit
+    SessionTraining(session, kit.loop, kit.devices, (), kit.seed).epoch(0, silent)
+    assert seen == [1, 2, 1, 2, 1, 2, 1, 2, 1, 1, 1, 1]

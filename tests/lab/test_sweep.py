@@ -87,15 +87,21 @@ def test_a_label_cannot_name_what_is_swept(write: Write) -> None:
         cells_of(write(HEAD + text))
 
 
-def test_the_demo_is_a_whole_curve_of_every_method() -> None:
+@pytest.mark.parametrize(
+    ("name", "count", "baselines"),
+    [("turned-digits", 18, {"FO (AdamW)", "FO (SGD)"}), ("demo", 4, {"plain (AdamW)"})],
+)
+def test_the_demo_is_a_whole_curve_of_every_method(
+    name: str, count: int, baselines: set[str]
+) -> None:
     from riselab.continual.runs import read_config
     from riselab.experiments.cells import expand
 
-    cells = expand(load_experiment("turned-digits"), read_config)
+    cells = expand(load_experiment(name), read_config)
     methods = Counter((cell.row.method, cell.row.baseline) for cell in cells)
-    assert len(methods) == 12
+    assert len(methods) == count
     assert set(methods.values()) == {9}, "three rates with three seeds each"
-    assert {name for name, baseline in methods if baseline} == {"FO (AdamW)", "FO (SGD)"}
+    assert {name for name, baseline in methods if baseline} == baselines
     for cell in cells:  # the same first task and clipping, and both rates as the sweep says
         assert (cell.config["head"]["clip"], cell.config["adapter"]["clip"]) == (1.0, 1.0)
         assert cell.config["model"]["base_epochs"] == 20

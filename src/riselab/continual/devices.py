@@ -32,6 +32,7 @@ class Devices:
     def __init__(self, precision: str = "float32", device: str = "auto") -> None:
         self.precision = precision
         self.device = _device(device)
+        torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
         several = int(os.environ.get("WORLD_SIZE", "1")) > 1
         if several and not dist.is_initialized():
             dist.init_process_group(_backend(self.device))
@@ -49,7 +50,7 @@ class Devices:
 
     def autocast(self) -> AbstractContextManager[Any]:
         """A context in which torch computes in this precision."""
-        if self.precision == "float32":
+        if self.precision != "bfloat16":
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
 

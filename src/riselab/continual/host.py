@@ -193,6 +193,8 @@ class Session:
     over the classes of the session's own loss."""
     features: Callable[[Any], Tensor] | None = None
     """What a memory keeps ``of = "features"``: a row for each, before the classifier."""
+    weight: Callable[[Any], float] = len
+    """How many answers the loss of a batch is the mean over."""
     seen_before: int = 0
     """How many classes came before this task."""
     outside: dict[str, int] = field(default_factory=dict)

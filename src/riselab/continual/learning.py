@@ -19,8 +19,9 @@ from torch.nn import Parameter
 from risegrad.common.seal import digest
 from risegrad.common.settings import essence, without
 from riselab.common.inputs import Reading, look_at
+from riselab.continual.additions import LearningSettings, made_additions
 from riselab.continual.additions.addition import Addition, check_composition
-from riselab.continual.additions.memory import LearningSettings, RunMemory, made_additions
+from riselab.continual.additions.memory import LooksBack
 from riselab.continual.checkpoints import Checkpoints, Origin
 from riselab.continual.devices import Devices
 from riselab.continual.host import Host, Report, Score, Session, silent
@@ -89,10 +90,9 @@ class Learner:
             for task in range(len(self.history.scores), self.tasks):
                 self._task(task, state)
                 state = None
-        for kept in self.additions:
-            if isinstance(kept, RunMemory):
-                self.history.memory_bytes = kept.sizes
-                self.history.seconds["remember"] = kept.seconds
+        if kept := [addition for addition in self.additions if isinstance(addition, LooksBack)]:
+            self.history.memory_bytes = _added([k.sizes for k in kept])
+            self.history.seconds["remember"] = _added([k.seconds for k in kept])
         return self.history
 
     def _known_tasks(self) -> None:
@@ -234,6 +234,10 @@ def begin_session(host: Host, task: int, loop: Loop) -> Session | None:
     if task == 0 and loop.first.epochs and session.epochs:
         return session.taught(loop.first)
     return session
+
+
+def _added(lists: Sequence[list[Any]]) -> list[Any]:
+    return [sum(together) for together in zip(*lists, strict=True)]
 
 
 def _counts(scores: dict[str, list[Score]]) -> dict[str, list[tuple[int, int]]]:

@@ -13,7 +13,7 @@ import torch
 
 from risegrad.common.imports import absent, lack, need
 from risegrad.core.blocks import listing
-from riselab.continual.additions.memory import made_additions
+from riselab.continual.additions import made_additions
 from riselab.continual.checkpoints import KEEP
 from riselab.continual.devices import Devices
 from riselab.continual.host import Host, silent

@@ -14,10 +14,20 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from risegrad.common.checks import check_choice
-from risegrad.common.settings import Checked, Count, OneOf, Positive, PositiveInt, read, wrong
+from risegrad.common.settings import (
+    Checked,
+    Count,
+    NonNegative,
+    OneOf,
+    Positive,
+    PositiveInt,
+    read,
+    wrong,
+)
 from risegrad.core.attachment import Attachment, attach
 from risegrad.core.blocks import listing, matches
 from risegrad.core.shapers import CovarianceNoise, IsotropicNoise, Rise, ScaledFO, Shaper
+from risegrad.memory.memory import DAMPING
 from riselab import plugins
 
 RULES: dict[str, str] = {
@@ -29,6 +39,7 @@ RULES: dict[str, str] = {
     "covariance-noise": "control: Gaussian noise with RISE's own mean and covariance",
     "informed": "the exact gradient, turned away from what a memory of earlier sessions keeps",
     "informed-rise": "as informed, and random in the metric of the memory",
+    "keep": "risegrad.keep: informed at plain training's own rate, and pulled by kept examples",
 }
 SHAPERS: dict[str, Callable[..., Shaper]] = {
     "rise": Rise,
@@ -49,6 +60,7 @@ USES: dict[str, tuple[str, ...]] = {
     "covariance-noise": (*_SHAPED, "mean"),
     "informed": ("damping", "match", "exempt", "only"),
     "informed-rise": ("damping", "q", "exempt", "only"),
+    "keep": ("damping", "pull", "budget"),
 }
 """Which settings each rule looks at."""
 
@@ -81,12 +93,17 @@ class Rule(Checked):
     variant: Literal["two-sided", "one-sided", "sign"] = "two-sided"
     """How ``zo`` estimates: from both sides, from one, or by the sign of the difference only."""
     damping: Positive = 0.3
-    """Of the informed rules: 0.01 protects hard, 1 softly, far above that is plain training."""
+    """Of the informed rules and ``keep``: 0.01 protects hard, 1 softly, far above that is plain
+    training. A file that names ``keep`` and no damping has that of ``risegrad.keep``, 0.1."""
     match: Literal["norm", "progress"] = "norm"
     """Of ``informed``: whether a step is as long as the plain one, layer by layer (what records
     without this setting mean), or gains as much as that."""
     norm_matched: bool = False
     """Whether ``zo`` is scaled to the norm of the gradient."""
+    pull: PositiveInt = 1
+    """Of ``keep``: every how many steps kept examples pull."""
+    budget: NonNegative = 0.0
+    """Of ``keep``: nats per prediction that may be lost; 0: as little as it comes to."""
     exempt: tuple[str, ...] = ()
     """Shell-style patterns of parameters that keep the exact gradient: ``"adapter.0.*"``. A name is
     the group's (``adapter``, ``head``, ``lora``, ``network``) and the parameter's own."""
@@ -128,13 +145,18 @@ class Rule(Checked):
         return self.name in INFORMED
 
     @property
+    def keeps(self) -> bool:
+        """Whether it is ``risegrad.keep``, for which the run keeps examples, too."""
+        return self.name == "keep"
+
+    @property
     def shaped(self) -> bool:
         """Whether something stands between the gradient and the optimizer's parameters."""
-        return self.name in SHAPERS or self.informed or type(self) is not Rule
+        return self.name in SHAPERS or self.informed or self.keeps or type(self) is not Rule
 
     def shaper(self, seed: int) -> Shaper | None:
-        """The shaper in front of the optimizer; None for ``fo`` and ``zo``, and for the informed
-        rules, which need the run's memory."""
+        """The shaper in front of the optimizer; None for ``fo`` and ``zo``, and for rules that need
+        what the run keeps."""
         make = SHAPERS.get(self.name)
         if make is None:
             return None
@@ -214,4 +236,6 @@ def read_rule(table: Any) -> Rule:
     name = str(table.get("name", ""))
     check_choice("rule.name", name, ("", *plugins.RULES))
     kind: type[Rule] = plugins.RULES[name] if name else Rule
+    if name == "keep":  # the other default is that of records from before steps matched progress
+        table = {"damping": DAMPING, **table}
     return read(kind, table, "rule")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -11,8 +11,7 @@ from risegrad.common.checks import check_choice
 from risegrad.common.imports import explained
 from risegrad.common.settings import Unused, read
 from riselab import plugins
-from riselab.continual.additions import check_composition, read_additions
-from riselab.continual.additions.memory import made_additions
+from riselab.continual.additions import check_composition, made_additions, read_additions
 from riselab.continual.devices import Devices, described
 from riselab.continual.host import Host, Report, TrainingBudget
 from riselab.continual.learning import RunSettings
@@ -55,21 +54,21 @@ def read_run(
     }
     settings = read(kind, {**plain, **parts})
     additions = made_additions(settings)
-    remembers = any(addition.remembers for addition in additions)
-    _check_used(settings, chosen, remembers, unused_model(settings))
+    used = {setting for addition in additions for setting in addition.uses}
+    _check_used(settings, chosen, used, unused_model(settings))
     check_composition(chosen, additions)
     return settings
 
 
 def _check_used(
-    settings: Described, host: type[Host], remembers: bool, model: dict[str, str]
+    settings: Described, host: type[Host], memory: Collection[str], model: dict[str, str]
 ) -> None:
     """A setting that the chosen rule or optimizer does not look at is a mistake or a wrong hope."""
     by_table = {
         "rule": settings.rule.unused(settings.rule.name or host.default_rule),
         "head": settings.head.unused(),
         "adapter": settings.adapter.unused(),
-        "memory": {} if remembers else settings.memory.unused(),
+        "memory": settings.memory.unused(memory),
         "model": model,
     }
     reasons = {

@@ -48,8 +48,11 @@ class Loop(Checked):
     that are computed once always stay."""
     device: str = "auto"
     """``auto``, or a name that torch knows, such as ``cpu`` or ``cuda:1``."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """``bfloat16`` computes under autocast; parameters, and what ``zo`` evaluates, stay float32."""
+    accumulate: PositiveInt = 1
+    """Parts in which a batch goes through the model, whose activations then take less memory."""
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
+    """``bfloat16`` computes under autocast; parameters, and what ``zo`` evaluates, stay float32.
+    ``tf32`` rounds what goes into matrix products on CUDA; elsewhere it is ``float32``."""
     compile: bool = False
     """Compile the frozen backbone with ``torch.compile``."""
     cache: Literal["auto", "never"] = "auto"
@@ -67,6 +70,13 @@ class Loop(Checked):
     keep_weights: bool = field(default=False, metadata=APART)
     """Keep what was trained in the run's folder ``weights``: LoRA as PEFT loads it, a whole network
     as timm or transformers loads it, and the host's state in any case."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.accumulate > self.batch:
+            raise ValueError(
+                f"accumulate must be at most batch, {self.batch}: got {self.accumulate}"
+            )
 
 
 class StepTaken(NamedTuple):
@@ -105,7 +115,7 @@ class SessionTraining:
         for addition in additions:
             check_session(session.as_later, addition)
         for group in session.groups:
-            optimizer = group.budget.make_optimizer(group.parameters.values())
+            optimizer = self._optimizer(group)
             # A new optimizer counts its steps from 0: each session's draws need their own seed.
             shape_seed = seed_for(seed, "shape", session.task, group.name)
             handle = group.rule.attach(optimizer, group.name, group.parameters, shape_seed)
@@ -114,8 +124,21 @@ class SessionTraining:
             self.optimizers[group.name] = optimizer
         for addition in additions:
             addition.begin(self)
-        _check_remembered(session, additions)
+        _check_served(session, additions)
         self._active: tuple[ParameterGroup, ...] = session.groups
+
+    def _optimizer(self, group: ParameterGroup) -> Optimizer:
+        """A new one; groups that train alike share one where a pull is for all of them together."""
+        made = group.budget.make_optimizer(group.parameters.values())
+        if any(addition.pulls for addition in self.additions):
+            for other in self.session.groups:
+                there = self.optimizers.get(other.name)
+                alike = (other.rule, other.budget.epochs) == (group.rule, group.budget.epochs)
+                plain = group.rule.keeps or not group.rule.shaped
+                if there is not None and type(there) is type(made) and alike and plain:
+                    there.add_param_group(made.param_groups[0])
+                    return there
+        return made
 
     def epoch(self, epoch: int, report: Report) -> float:
         """Pass once over the task's data; the mean loss."""
@@ -140,11 +163,13 @@ class SessionTraining:
         torch.manual_seed(seed_for(self.seed, "epoch", self.session.task, epoch, self.devices.rank))
         self.session.module.train()
         plan = self._plan(epoch)
-        mine = [list(self.devices.share(refs)) for refs in plan]
-        fetched = self._loader.batches(mine, epoch)
-        for number, (refs, batch) in enumerate(zip(plan, fetched, strict=True)):
-            loss = self._take_step(batch.to(self.devices.device), len(refs), refs[-1][0])
+        mine = [self._parts(self.devices.share(refs)) for refs in plan]
+        fetched = self._loader.batches(list(itertools.chain(*mine)), epoch)
+        for number, (refs, parts) in enumerate(zip(plan, mine, strict=True)):
+            batches = [next(fetched).to(self.devices.device) for _ in parts]
+            loss = self._take_step(batches, len(refs), refs[-1][0])
             yield StepTaken(number + 1, len(plan), len(refs), loss)
+        assert next(fetched, None) is None, "every batch is of a step"  # and the loader is free
 
     @property
     def every_class(self) -> bool:
@@ -154,7 +179,7 @@ class SessionTraining:
     def loss(self, batch: SessionBatch) -> Tensor:
         """What a step on this batch descends: the session's loss, and the additions' penalties."""
         every_class = any(addition.every_class for addition in self.additions)
-        return self._loss(batch, len(batch), every_class)
+        return self._loss(batch, 1.0, every_class)
 
     def state_dict(self) -> dict[str, Any]:
         """Step, parameters and optimizers, for a checkpoint inside the session."""
@@ -189,8 +214,10 @@ class SessionTraining:
 
     def backward(self, refs: Sequence[Ref]) -> Tensor:
         """Leave the gradient of the loss on the named examples, and return the loss."""
-        batch = self.session.items.fetch(list(self.devices.share(refs)), self._epoch)
-        return self._backward(batch.to(self.devices.device), len(refs), True, penalties=False)
+        parts = self._parts(self.devices.share(refs))
+        batches = [self.session.items.fetch(part, self._epoch) for part in parts]
+        batches = [batch.to(self.devices.device) for batch in batches]
+        return self._backward(batches, len(refs), True, penalties=False)
 
     def examples(self, refs: Sequence[Ref], size: int) -> Iterator[SessionBatch]:
         """The named examples in batches of ``size``: this process's share of them."""
@@ -199,23 +226,43 @@ class SessionTraining:
         for batch in self._loader.batches(parts, self.session.epochs):
             yield batch.to(self.devices.device)
 
+    def _parts(self, refs: Sequence[Ref]) -> list[list[Ref]]:
+        """What goes through the model together; one part is empty if there are no examples."""
+        count = max(1, min(self.loop.accumulate, len(refs)))
+        cuts = [number * len(refs) // count for number in range(count + 1)]
+        return [list(refs[start:end]) for start, end in itertools.pairwise(cuts)]
+
+    def _shares(self, batches: Sequence[SessionBatch], size: int) -> list[float]:
+        """What the mean over each part counts in the mean over ``size`` examples of all processes:
+        as many as are in all parts here, divided by what each mean is over."""
+        weights = [self.session.weight(batch) for batch in batches]
+        here = sum(map(len, batches)) / size
+        return [here * (weight / (sum(weights) or 1)) for weight in weights]
+
     def _backward(
-        self, batch: SessionBatch, size: int, every_class: bool, penalties: bool = True
+        self,
+        batches: Sequence[SessionBatch],
+        size: int,
+        every_class: bool,
+        penalties: bool = True,
     ) -> Tensor:
         parameters = self.exact_parameters
         for parameter in parameters.values():
             parameter.grad = None
-        with self.devices.autocast():
-            loss = self._loss(batch, size, every_class, penalties)
-        if loss.requires_grad:
-            loss.backward()  # type: ignore[no-untyped-call]
+        total = torch.zeros((), device=self.devices.device)
+        for batch, share in zip(batches, self._shares(batches, size), strict=True):
+            with self.devices.autocast():
+                loss = self._loss(batch, share, every_class, penalties)
+            if loss.requires_grad:
+                loss.backward()  # type: ignore[no-untyped-call]
+            total = total + loss.detach()
         self.devices.total_gradients(parameters.values())
-        return self.devices.total(loss.detach())
+        return self.devices.total(total)
 
     def _loss(
-        self, batch: SessionBatch, size: int, every_class: bool, penalties: bool = True
+        self, batch: SessionBatch, share: float, every_class: bool, penalties: bool = True
     ) -> Tensor:
-        """This process's part of the mean over a batch of ``size`` in all processes."""
+        """The mean over a part of a batch, times its share in the whole."""
         if len(batch) == 0:
             return torch.zeros((), device=self.devices.device)
         additions = self.additions if penalties else ()
@@ -223,7 +270,7 @@ class SessionTraining:
         for addition in additions:
             extra = addition.penalty(self.session, batch, logits)
             loss = loss if extra is None else loss + extra
-        return loss.float() * (len(batch) / size)
+        return loss.float() * share
 
     def _bare_loss(
         self, batch: SessionBatch, every_class: bool, additions: Sequence[Addition]
@@ -237,22 +284,23 @@ class SessionTraining:
         logits = session.logits(batch)
         return session.loss_of_logits(logits, batch, every_class), logits
 
-    def _take_step(self, batch: SessionBatch, size: int, last_task: int) -> Tensor:
+    def _take_step(self, batches: Sequence[SessionBatch], size: int, last_task: int) -> Tensor:
         replays = last_task != self.session.task  # replayed examples stand at the end
         every_class = replays or any(addition.every_class for addition in self.additions)
         self._leave_out(every_class)
         loss: Tensor | None = None
         if self.exact_parameters:
-            loss = self._backward(batch, size, every_class)
+            loss = self._backward(batches, size, every_class)
             for addition in self.additions:
-                addition.adjust(self, lambda: self._backward(batch, size, every_class))
+                addition.adjust(self, lambda: self._backward(batches, size, every_class))
         if any(not group.rule.exact for group in self._active):
-            estimated = self._estimate(batch, size, every_class)
+            estimated = self._estimate(batches, size, every_class)
             loss = estimated if loss is None else loss
         for group in self._active:
             if group.budget.clip:
                 clip_grad_norm_(group.parameters.values(), group.budget.clip)
-            self.optimizers[group.name].step()
+        for optimizer in dict.fromkeys(self.optimizers[group.name] for group in self._active):
+            optimizer.step()
         self.step += 1
         assert loss is not None, "a session has at least one active group in every epoch"
         return loss
@@ -269,7 +317,7 @@ class SessionTraining:
             rows = {name: outside.get(f"{group}.{name}", 0) for name in handle.layout.names}
             handle.leave_out(rows)
 
-    def _estimate(self, batch: SessionBatch, size: int, every_class: bool) -> Tensor:
+    def _estimate(self, batches: Sequence[SessionBatch], size: int, every_class: bool) -> Tensor:
         """Zeroth-order gradients: one perturbation of all such groups, as MeZO does.
 
         Never under autocast: two losses of bfloat16 that differ by ``epsilon`` differ by rounding.
@@ -286,8 +334,14 @@ class SessionTraining:
         settings = SpsaSettings(
             q=rule.q, epsilon=rule.epsilon, variant=rule.variant, norm_matched=rule.norm_matched
         )
+        pairs = list(zip(batches, self._shares(batches, size), strict=True))
+
+        def loss() -> Tensor:
+            found = [self._loss(batch, share, every_class) for batch, share in pairs]
+            return self.devices.total(torch.stack(found).sum())
+
         estimate = spsa(
-            lambda: self.devices.total(self._loss(batch, size, every_class)),
+            loss,
             seen,
             settings,
             seed=seed_for(self.seed, "spsa", self.session.task),
@@ -321,8 +375,10 @@ class SessionTraining:
         for group in self.session.groups:
             active = group in self._active
             _require_gradients(group.parameters.values(), active and group.rule.exact)
+            first = next(iter(group.parameters.values()))
             for settings in self.optimizers[group.name].param_groups:
-                settings["lr"] = group.budget.lr_at(epoch) if active else settings["lr"]
+                if active and settings["params"][0] is first:
+                    settings["lr"] = group.budget.lr_at(epoch)
 
 
 def _check_zeroth_order(session: Session) -> None:
@@ -339,14 +395,16 @@ def _check_zeroth_order(session: Session) -> None:
         )
 
 
-def _check_remembered(session: Session, additions: Sequence[Addition]) -> None:
+def _check_served(session: Session, additions: Sequence[Addition]) -> None:
     """An informed rule without a memory would train plainly, and nobody would notice."""
-    informed = [group for group in session.groups if group.rule.informed]
-    if informed and not any(addition.remembers for addition in additions):
-        raise ValueError(
-            f"rule {informed[0].rule.name!r} of group {informed[0].name!r} needs the run's memory "
-            "among the additions: see made_additions in riselab.continual.additions.memory"
-        )
+    served = {name for addition in additions for name in addition.serves}
+    for group in session.groups:
+        rule = group.rule
+        if (rule.informed or rule.keeps) and rule.name not in served:
+            raise ValueError(
+                f"rule {rule.name!r} of group {group.name!r} needs the run's memory among the "
+                "additions: see made_additions in riselab.continual.additions"
+            )
 
 
 def _rest(parameter: Parameter, rows: int) -> Tensor:

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
+from riselab.continual.additions import made_additions
 from riselab.continual.additions.addition import Addition
-from riselab.continual.additions.memory import made_additions
 from riselab.continual.checkpoints import Checkpoints
 from riselab.continual.devices import Devices
 from riselab.continual.host import Host, Report, silent

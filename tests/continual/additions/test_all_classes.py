@@ -17,7 +17,7 @@ def test_old_rows_get_a_gradient(naive):
     training = SessionTraining(session, host.kit.loop, host.kit.devices, additions, seed=0)
     batch = session.items.fetch([(1, 0), (1, 1)], 0)
     training._activate(0)
-    training._take_step(batch, 2, last_task=1)
+    training._take_step([batch], 2, last_task=1)
     old = host.head.weight.grad[:2]
     assert bool(old.abs().max() > 0) is naive
     assert torch.isfinite(old).all()

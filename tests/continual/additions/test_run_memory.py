@@ -10,6 +10,7 @@ from risegrad.core.attachment import attach
 from risegrad.memory.informed import Informed
 from risegrad.memory.memory import Memory
 from risegrad.memory.remembering import remember
+from riselab.continual.additions import made_additions
 from riselab.continual.additions.memory import (
     InterpolateSettings,
     MemorySettings,
@@ -18,7 +19,6 @@ from riselab.continual.additions.memory import (
     anchor_in,
     grown,
     layers_of,
-    made_additions,
 )
 from riselab.continual.additions.penalties import KronAnchorSettings
 from riselab.continual.rules import Rule

@@ -14,7 +14,11 @@ COMPOSES = [
         ANYWHERE,
         ["replay", "ewc", "lwf", "gpm", "all-classes", "kron-anchor", "retract", "interpolate"],
     ),
-    *itertools.product(("learnable-classifier",), ["replay", "ewc", "lwf", "all-classes"]),
+    *itertools.product(("adapter-classifier", "zo-fc-rise"), ["distill", "dark-replay"]),
+    # No loss of new classes shows a pull on a head's old rows, so distill is not among these.
+    *itertools.product(
+        ("learnable-classifier",), ["replay", "ewc", "lwf", "all-classes", "dark-replay"]
+    ),
 ]
 AFTERWARDS = ("retract", "interpolate")
 """Act when a session is over, so that the third is the first whose losses show it."""

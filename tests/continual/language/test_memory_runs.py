@@ -25,7 +25,7 @@ def begun(data, weights, name="seq-lora"):
 
 
 @pytest.mark.parametrize("name", ["seq-lora", "inc-lora", "o-lora"])
-@pytest.mark.parametrize("rule", ["informed", "informed-rise"])
+@pytest.mark.parametrize("rule", ["informed", "informed-rise", "keep"])
 def test_every_host_learns_by_memory(data, weights, tmp_path, name, rule):
     found, plain = (
         perform(settings_of(data, weights, name, rule={"name": r}), tmp_path / r, silent)
@@ -71,8 +71,9 @@ def test_predictions_and_features_are_those_of_the_answers(data, tmp_path, kind)
 
 
 @pytest.mark.parametrize("of", ["predictions", "features"])
-def test_a_killed_run_goes_on_with_the_memory(data, weights, tmp_path, of):
-    changes = {"rule": {"name": "informed"}, "memory": {"of": of}}
+@pytest.mark.parametrize("rule", ["informed", "keep"])
+def test_a_killed_run_goes_on_with_the_memory(data, weights, tmp_path, of, rule):
+    changes = {"rule": {"name": rule}, "memory": {"of": of}}
     settings = settings_of(data, weights, additions=[{"name": "kron-anchor"}], **changes)
     whole = perform(settings, tmp_path / "whole", silent)
 
@@ -86,3 +87,15 @@ def test_a_killed_run_goes_on_with_the_memory(data, weights, tmp_path, of):
     assert again["losses"] == whole["losses"]
     assert again["scores"] == whole["scores"]
     assert again["memory_bytes"] == whole["memory_bytes"]
+
+
+@pytest.mark.parametrize("kind", ["t5", "llama", "bert"])
+def test_parts_count_by_their_answers(data, tmp_path, kind):
+    """A loss is a mean over tokens, and answers of one batch have different numbers of them."""
+    weights = save_model(tmp_path / "model", kind)
+    losses = []
+    for parts in (1, 3):
+        settings = settings_of(data, weights, loop={"batch": 6, "accumulate": parts})
+        found = perform(settings, tmp_path / f"{parts}", silent)
+        losses.append([row["loss"] for row in found["losses"]])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)

@@ -58,8 +58,12 @@ class Addition:
     in_weights: ClassVar[bool] = False
     """Whether it protects the maps of layers rather than tensors: then a host that puts new
     adapters on the same layers in every session will do."""
-    remembers: ClassVar[bool] = False
-    """Whether it is the memory that informed rules are shaped by."""
+    serves: ClassVar[tuple[str, ...]] = ()
+    """Rules that shape by what it keeps of earlier sessions."""
+    uses: ClassVar[tuple[str, ...]] = ()
+    """Which settings of the run's table ``memory`` it looks at."""
+    pulls: ClassVar[bool] = False
+    """Whether it adds to the gradients of all groups together right before they step."""
     needs_exact: ClassVar[bool] = False
     """Whether it can only work with gradients by backpropagation."""
     needs_logits: ClassVar[bool] = False
@@ -122,6 +126,14 @@ def check_composition(host: type[Host], additions: Sequence[Addition]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"additions must be different, got {name!r} {names.count(name)} times")
+    pulling = [addition.name for addition in additions if addition.pulls]
+    if len(pulling) > 1:
+        raise ValueError(f"one pull at most, got those of {' and '.join(pulling)}")
+    if pulling and "gpm" in names:
+        raise ValueError(
+            f"addition 'gpm' does not compose with {pulling[0]!r}: a pull is added after the "
+            "projection, and turns the step back into the protected directions"
+        )
 
 
 def check_session(session: Session, addition: Addition) -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import glob
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -27,12 +27,13 @@ from risegrad.memory.files import packed, unpacked
 from risegrad.memory.informed import Informed, right_place
 from risegrad.memory.layers import all_layers, role_of
 from risegrad.memory.memory import Memory
+from risegrad.memory.outputs import Reading
 from risegrad.memory.penalty import Anchor
 from risegrad.memory.remembering import remember
 from risegrad.memory.retraction import interpolate, retract
 from riselab.continual.additions.addition import Addition, AdditionSettings, Training
 from riselab.continual.host import ParameterGroup, Session, differentiable
-from riselab.continual.rules import Rule
+from riselab.continual.rules import INFORMED
 
 BATCH = 32
 """Examples that are remembered at a time."""
@@ -55,34 +56,73 @@ class MemorySettings(Checked):
     """For ablations: only the ``inputs`` or the ``outputs`` of each layer, only the ``diagonal`` of
     each factor, or the same spectra in random directions (``rotated``, a control)."""
 
-    def unused(self) -> dict[str, str]:
-        """Settings away from their defaults, for a run that remembers nothing, and why."""
+    def unused(self, used: Collection[str] = ()) -> dict[str, str]:
+        """Settings away from their defaults that nothing in the run looks at, and why."""
         reason = "is used by the rules informed and informed-rise and by additions with a memory"
         return {
             field.name: f"{reason}; got {getattr(self, field.name)!r}"
             for field in fields(self)
-            if getattr(self, field.name) != field.default
+            if field.name not in used and getattr(self, field.name) != field.default
         }
 
 
-class RunMemory(Addition):
+class LooksBack(Addition):
+    """Looks at training examples of each session when it is over, and keeps something of them."""
+
+    in_weights = True
+
+    def __init__(self, settings: MemorySettings, seed: int) -> None:
+        self.settings, self.seed = settings, seed
+        self.seconds: list[float] = []
+        """Of looking, per session."""
+        self.sizes: list[int] = []
+        """Bytes of all that is kept after each session."""
+
+    def looked_at(self, task: int, there: int) -> list[int]:
+        """Which of a task's ``there`` training examples are looked at."""
+        order = torch.randperm(there, generator=generator_for(self.seed, "memory", task))
+        chosen: list[int] = order[: self.settings.examples].tolist()
+        return chosen
+
+    def batches(self, training: Training) -> Iterator[dict[str, Any]]:
+        """Those of the session; the same in every process, which looks at all of them."""
+        session = training.session
+        chosen = [(session.task, i) for i in self.looked_at(session.task, session.examples)]
+        size = getattr(session.items, "largest", BATCH)
+        for start in range(0, len(chosen), size):
+            part = session.items.fetch(chosen[start : start + size], session.epochs)
+            yield dict(vars(part.to(training.devices.device)))
+
+    def rows(self, training: Training, reading: Callable[[Any], Tensor] | None) -> Reading:
+        """How to read a row for each prediction (or its features) off one of these batches."""
+        session, devices = training.session, training.devices
+        if reading is None:
+            raise ValueError(
+                f"memory.of = {self.settings.of!r}: the host's session offers no {self.settings.of}"
+            )
+        kind = type(session.items.fetch([(session.task, 0)], 0))
+
+        def rows(_: nn.Module, batch: Mapping[str, Any]) -> Tensor:
+            with devices.autocast():
+                return reading(kind(**batch))
+
+        return rows
+
+
+class RunMemory(LooksBack):
     """Shapes the groups whose rule is informed, and remembers each session when it ends.
 
     The first session has nothing to keep, so its steps are plain ones.
     """
 
     name = "memory"
-    in_weights = True
-    remembers = True
+    serves = INFORMED
+    uses = ("of", "examples", "rank", "source", "change")
 
     def __init__(self, settings: MemorySettings, seed: int) -> None:
-        self.settings, self.seed = settings, seed
+        super().__init__(settings, seed)
         self.memory: Memory | None = None
         self.sessions = 0
-        self.seconds: list[float] = []
-        """Of remembering, per session."""
-        self.sizes: list[int] = []
-        """Bytes of the whole memory after each session."""
 
     def begin(self, training: Training) -> None:
         """Shape the groups that ask for it; only a control looks at the incoming task."""
@@ -118,35 +158,16 @@ class RunMemory(Addition):
         self.sessions, self.seconds = state["sessions"], list(state["seconds"])
         self.sizes = list(state["sizes"])
 
-    def looked_at(self, task: int, there: int) -> list[int]:
-        """Which of a task's ``there`` training examples are remembered of it."""
-        order = torch.randperm(there, generator=generator_for(self.seed, "memory", task))
-        chosen: list[int] = order[: self.settings.examples].tolist()
-        return chosen
-
     def _remembered(self, training: Training) -> Memory:
         """In every process the same: each looks at all examples."""
-        session, devices = training.session, training.devices
-        chosen = [(session.task, i) for i in self.looked_at(session.task, session.examples)]
-        reading, kind = self._reading(session), type(session.items.fetch(chosen[:1], 0))
-
-        def rows(_: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-            with devices.autocast():
-                return reading(kind(**batch))
-
-        def batches() -> Iterator[dict[str, Tensor]]:
-            size = getattr(session.items, "largest", BATCH)
-            for start in range(0, len(chosen), size):
-                part = session.items.fetch(chosen[start : start + size], session.epochs)
-                yield dict(vars(part.to(devices.device)))
-
+        session, predictions = training.session, self.settings.of == "predictions"
+        rows = self.rows(training, getattr(session, self.settings.of))
         layers = layers_of(session)
-        predictions = self.settings.of == "predictions"
         # A weight of two layers counts as such only if it trains, also by estimated gradients.
         with differentiable(session.parameters.values()):
             return remember(
                 session.module,
-                batches(),
+                self.batches(training),
                 predict=rows if predictions else None,
                 of="predictions" if predictions else rows,
                 examples=None,
@@ -155,15 +176,6 @@ class RunMemory(Addition):
                 seed=seed_for(self.seed, "memory draws", session.task) % 2**31,
                 layers=[glob.escape(name) for name in layers],
             )
-
-    def _reading(self, session: Session) -> Callable[[Any], Tensor]:
-        found = getattr(session, self.settings.of)
-        if found is None:
-            raise ValueError(
-                f"memory.of = {self.settings.of!r}: the host's session offers no {self.settings.of}"
-            )
-        reading: Callable[[Any], Tensor] = found
-        return reading
 
     def _changed(self, memory: Memory) -> Memory:
         change = self.settings.change
@@ -264,38 +276,6 @@ class WithMemory(Addition):
     def memory(self) -> Memory | None:
         """What is kept so far; nothing before the first session has ended."""
         return self.kept.memory
-
-
-class LearningSettings(Protocol):
-    """What the settings of a run say about how it learns, in every domain."""
-
-    @property
-    def rule(self) -> Rule:
-        """The update rule of the groups that take one."""
-
-    @property
-    def memory(self) -> MemorySettings:
-        """What is remembered, where the rule or an addition asks for it."""
-
-    @property
-    def additions(self) -> Sequence[Any]:
-        """The settings of the additions, in their order."""
-
-    @property
-    def seed(self) -> int:
-        """The seed of everything random in the run."""
-
-
-def made_additions(settings: LearningSettings) -> list[Addition]:
-    """The additions of a run, with its memory behind them if any of them or the rule needs one."""
-    made: list[Addition] = [addition.make(settings.seed) for addition in settings.additions]
-    users = [addition for addition in made if isinstance(addition, WithMemory)]
-    if not users and not settings.rule.informed:
-        return made
-    kept = RunMemory(settings.memory, settings.seed)
-    for user in users:
-        user.kept = kept
-    return [*made, kept]
 
 
 @dataclass(frozen=True)

@@ -97,6 +97,13 @@ class LanguageKit:
         loss: Tensor = self._run(batch).loss
         return loss
 
+    def weight(self, batch: TextBatch) -> float:
+        """How many predictions that is the mean over."""
+        if self.model.kind == "encoder":
+            return len(batch)
+        targets = batch.targets[:, 1:] if self.model.kind == "decoder" else batch.targets
+        return float((targets != IGNORED).sum())
+
     def predictions(self, batch: TextBatch) -> Tensor:
         """Scores of the next token at every place of an answer; for an encoder, of all labels."""
         if self.classifier is not None:

@@ -100,6 +100,7 @@ class LanguageHost(Host):
             loss=lambda batch, every_class: self.loss(task, batch),
             predictions=kit.predictions,
             features=kit.features,
+            weight=kit.weight,
             lengths=items.tasks[task].prompts.lengths() if kit.bucket else None,
         )
 

@@ -1,0 +1,54 @@
+"""A person's own model in the lab: what it keeps of it, and that a killed run goes on."""
+
+import pytest
+
+from lab.frontier.own_problems import problem
+from riselab.continual.custom import name_of
+from riselab.continual.host import silent
+from riselab.continual.runs import perform, read_config
+
+
+class Killed(Exception):
+    pass
+
+
+def settings_of(**changes):
+    plain = {
+        "domain": "own",
+        "stream": {"problem": name_of(problem)},
+        "host": {"name": "own-model"},
+        "adapter": {"epochs": 3, "optimizer": "adamw", "lr": 0.02, "clip": 1.0},
+        "loop": {"device": "cpu", "checkpoint_seconds": 0.0},
+    }
+    return read_config(plain | changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rule": {"name": "keep"}},
+        {"additions": [{"name": "distill"}]},
+        {"additions": [{"name": "dark-replay", "batch": 1}]},
+    ],
+    ids=["keep", "distill", "dark-replay"],
+)
+def test_less_is_forgotten_and_killed_runs_go_on(tmp_path, changes):
+    plain = perform(settings_of(), tmp_path / "plain", silent)
+    found = perform(settings_of(**changes), tmp_path / "whole", silent)
+    assert found["metrics"]["forgetting"] < plain["metrics"]["forgetting"] / 2
+    assert found["memory_bytes"][0] > 0
+
+    def stop(news):
+        if news.get("epoch") == 3:
+            raise Killed
+
+    with pytest.raises(Killed):
+        perform(settings_of(**changes), tmp_path / "killed", stop)
+    again = perform(settings_of(**changes), tmp_path / "killed", silent)
+    assert again["losses"] == found["losses"]
+    assert again["scores"] == found["scores"]
+
+
+def test_a_step_is_one_batch_of_the_function():
+    with pytest.raises(ValueError, match="accumulate must be at most batch, 1: got 2"):
+        settings_of(loop={"accumulate": 2})
