@@ -170,7 +170,20 @@ every_pair = pytest.mark.parametrize(
     ("subject", "on"), WORKING, ids=[f"{s}-{on}" for s, on in WORKING]
 )
 every_shaper = pytest.mark.parametrize("kind", SHAPERS)
-every_rule = pytest.mark.parametrize("kind", SHAPER_CASES)
+
+# What an optimizer does with a shaped gradient does not depend on who shaped it. So every optimizer
+# meets Rise, and every shaper two usual optimizers: all that can go wrong in one of them is seen.
+USUAL = [Subject("SGD"), Subject("AdamW")]
+OTHERS = [kind for kind in SHAPER_CASES if kind != "Rise"]
+WITH_RULES = [(s, "Rise") for s in SUBJECTS] + [(s, kind) for s in USUAL for kind in OTHERS]
+every_subject_every_rule = pytest.mark.parametrize(
+    ("subject", "kind"), WITH_RULES, ids=[f"{s}-{kind}" for s, kind in WITH_RULES]
+)
+WITH_PLACES = [(s, on, "Rise") for s, on in WORKING]
+WITH_PLACES += [(s, on, kind) for s in USUAL for on in PLACES for kind in OTHERS]
+every_pair_every_rule = pytest.mark.parametrize(
+    ("subject", "on", "kind"), WITH_PLACES, ids=["-".join(map(str, each)) for each in WITH_PLACES]
+)
 
 
 def assert_same(actual: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:

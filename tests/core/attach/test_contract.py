@@ -1,4 +1,4 @@
-"""Every optimizer of torch x every variant x every shaper x both places: one contract."""
+"""Every optimizer of torch in every variant, every shaper, both places: one contract."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ from core.attach.subjects import (
     Subject,
     assert_same,
     every_pair,
-    every_rule,
-    every_shaper,
-    every_subject,
+    every_pair_every_rule,
+    every_subject_every_rule,
     hooks,
     start,
     synced,
 )
 from references import assert_close
 from risegrad.core.attachment import On
-from risegrad.core.shapers import Rise, Shaper
+from risegrad.core.shapers import Rise
 
 STEPS = 3
 
@@ -44,8 +43,7 @@ def test_all_of_torch_is_here() -> None:
         assert {f"{name}-{variant}" for variant in wanted} <= tested
 
 
-@every_subject
-@every_rule
+@every_subject_every_rule
 def test_steps_with_the_shaped_gradient(subject: Subject, kind: str) -> None:
     """Attached = plain on shaped gradients; the gradients are the formula's, shaped once."""
     run, plain = start(subject), start(subject)
@@ -73,8 +71,7 @@ def test_steps_with_the_shaped_gradient(subject: Subject, kind: str) -> None:
         assert handle.steps == step + 1
 
 
-@every_subject
-@every_rule
+@every_subject_every_rule
 def test_shapes_the_update(subject: Subject, kind: str) -> None:
     """The plain optimizer's displacement, shaped by the formula, from the same place and state."""
     run, plain = start(subject), start(subject)
@@ -99,14 +96,11 @@ def test_shapes_the_update(subject: Subject, kind: str) -> None:
         assert handle.steps == step + 1
 
 
-@every_pair
-@every_shaper
-def test_leaves_the_global_random_states_alone(
-    subject: Subject, on: On, kind: type[Shaper]
-) -> None:
+@every_pair_every_rule
+def test_leaves_the_global_random_states_alone(subject: Subject, on: On, kind: str) -> None:
     run = start(subject)
     before = (torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist())
-    run.attach(kind(), on)
+    run.attach(SHAPER_CASES[kind](), on)
     run.advance()
     after = (torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist())
     assert torch.equal(before[0], after[0])
@@ -124,13 +118,10 @@ def test_does_not_depend_on_the_global_random_states(subject: Subject, on: On) -
     assert_same(runs[0].values(), runs[1].values())
 
 
-@every_pair
-@every_shaper
-def test_detaching_restores_the_plain_optimizer(
-    subject: Subject, on: On, kind: type[Shaper]
-) -> None:
+@every_pair_every_rule
+def test_detaching_restores_the_plain_optimizer(subject: Subject, on: On, kind: str) -> None:
     run = start(subject)
-    handle = run.attach(kind(), on)
+    handle = run.attach(SHAPER_CASES[kind](), on)
     run.advance(2)
     handle.detach()
     assert "risegrad" not in run.optimizer.state_dict()["param_groups"][0]

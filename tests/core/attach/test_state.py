@@ -19,8 +19,7 @@ from core.attach.subjects import (
     Subject,
     assert_same,
     entries_left,
-    every_pair,
-    every_shaper,
+    every_pair_every_rule,
     sgd,
     start,
     synced,
@@ -61,12 +60,11 @@ def everything(run: Run) -> Any:
     return copy.deepcopy((state, groups, steps))
 
 
-@every_pair
-@every_shaper
+@every_pair_every_rule
 @pytest.mark.parametrize("order", ["attach-load", "load-attach"])
-def test_resumes_bit_exactly(subject: Subject, on: On, kind: type[Shaper], order: str) -> None:
+def test_resumes_bit_exactly(subject: Subject, on: On, kind: str, order: str) -> None:
     run = start(subject)
-    shaper = kind(q=2, seed=9)
+    shaper = SHAPER_CASES[kind](q=2, seed=9)
     run.attach(shaper, on)
     resumed, state = saved_and_continued(run)
     if order == "attach-load":

@@ -1,14 +1,16 @@
 """Worker processes with a gloo process group, started once per world size and given job after job.
 
-Starting processes and importing torch costs seconds, a job milliseconds; so a pool lives as long
-as the tests and is replaced only after a failure, when its processes can no longer be trusted to
-stand at the same place.
+Starting processes and importing torch costs seconds, a job milliseconds; so one server imports
+torch and is forked for every worker, and a pool lives as long as the tests. It is replaced only
+after a failure, when its processes can no longer be trusted to stand at the same place.
 """
 
 from __future__ import annotations
 
 import datetime
 import multiprocessing as mp
+import os
+import sys
 import tempfile
 import time
 import traceback
@@ -61,16 +63,19 @@ class Pool:
             self._files.cleanup()
 
     def _start(self) -> None:
-        context = mp.get_context("spawn")
+        context = mp.get_context("forkserver")
+        context.set_forkserver_preload(["core.distributed.jobs", "torch._dynamo"])
         self._files = tempfile.TemporaryDirectory()
         meeting = (Path(self._files.name) / "meeting").as_uri()
-        for rank in range(self.size):
-            ours, theirs = context.Pipe()
-            arguments = (rank, self.size, meeting, theirs)
-            process = context.Process(target=_serve, args=arguments, daemon=True)
-            process.start()
-            theirs.close()
-            self._workers.append((process, ours))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # where the server looks
+            for rank in range(self.size):
+                ours, theirs = context.Pipe()
+                arguments = (rank, self.size, meeting, theirs)
+                process = context.Process(target=_serve, args=arguments, daemon=True)
+                process.start()
+                theirs.close()
+                self._workers.append((process, ours))
         self._answers(START)
 
     def _answers(self, seconds: float) -> list[Any]:
