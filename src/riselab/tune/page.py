@@ -55,7 +55,7 @@ def table(record: Record, other: Record | None = None) -> Table:
         )
     held = record["examples"]["held"]
     caption = f"On {held} held-out examples, and on everyday questions that nothing was trained on"
-    return ranked(Table(caption, "", COLUMNS, (Section("", tuple(lines)),)))
+    return ranked(Table(caption, "Training", COLUMNS, (Section("", tuple(lines)),)))
 
 
 def _cells(found: Mapping[str, float]) -> tuple[TableCell | None, ...]:

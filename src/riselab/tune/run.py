@@ -110,6 +110,7 @@ class Tuning:
             if (self.work / name).is_file():
                 shutil.copy(self.work / name, self.out / name)
         trainer.save_model(str(self.out))
+        (self.out / "training_args.bin").unlink(missing_ok=True)  # a pickle with paths of here
         if keeping is None:
             sign(self.out, [])
         record = {
@@ -119,7 +120,7 @@ class Tuning:
             "optimizer": {"lr": RATES[self.settings.full], "batch": trainer.args.train_batch_size},
             "steps": pace.done,
             "step_seconds": pace.pace,
-            "seconds": pace.spent() + before["seconds"],
+            "seconds": pace.spent(),
             "examples": {"learned": len(self.learned), "held": len(self.held)},
             "before": {name: before[name] for name in ("exact", "nll")},
             "after": {name: after[name] for name in ("exact", "nll", "drift", "agreement")},
