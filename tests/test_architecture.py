@@ -30,7 +30,7 @@ FLOORS = {
         {"pages"},
         {"continual"},
         {"foresight", "sandbox"},
-        {"experiments", "records", "running", "report", "frontier", "runs", "frames"},
+        {"experiments", "records", "running", "report", "frontier", "runs", "frames", "tune"},
         {"commands"},
         {"cli"},
     ],
@@ -42,7 +42,7 @@ FLOOR = {
     for room in floor
 }
 # From a file to its runs, their records and what these say: one trade in several rooms.
-NEIGHBOURS = {"experiments", "records", "running", "report", "frontier", "runs", "frames"}
+NEIGHBOURS = {"experiments", "records", "running", "report", "frontier", "runs", "frames", "tune"}
 # Modules of names that people import from there, wherever the things themselves are.
 DOOR = {"risegrad", "risegrad.lab", "risegrad.curvature"}
 

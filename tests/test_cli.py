@@ -273,6 +273,7 @@ CORE_ONLY = {
             "altair is needed for rise frontier",
         )
     ],
+    "tune": [(["tune", "model", "--new", "support"], 2, "peft is needed for rise tune: pip")],
     "calibrate": [(["calibrate", "--model", "vit_tiny_patch16_224"], 2, 'pip install "risegrad[')],
     "diagnose": [(["diagnose", "digits"], 1, 'pip install "risegrad[')],
     "local": [(["local", "digits"], 1, 'pip install "risegrad[')],

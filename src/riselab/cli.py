@@ -18,7 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import NoReturn, Protocol
 
 from risegrad.common.imports import explained
-from riselab.commands import calibrate, diagnose, frontier, local
+from riselab.commands import calibrate, diagnose, frontier, local, tune
 from riselab.commands import list as listing
 from riselab.commands import report as report_command
 from riselab.commands import run as run_command
@@ -52,6 +52,7 @@ COMMANDS: tuple[CommandModule, ...] = (
     show_command,
     run_command,
     report_command,
+    tune,
     frontier,
     calibrate,
     diagnose,

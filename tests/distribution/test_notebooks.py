@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -10,9 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from continual.chat import tiny_chat
 from notebooks import run_notebooks
 
-NEEDS = {"first_steps": ("peft", "transformers", "datasets", "sklearn"), "own_plugins": ("pandas",)}
+NEEDS = {
+    "first_steps": ("peft", "transformers", "datasets", "sklearn"),
+    "own_plugins": ("pandas",),
+    "keep_trl": ("trl", "peft", "transformers", "datasets"),
+}
 RUN = """
 import json, sys
 from notebooks.run_notebooks import execute, read
@@ -26,13 +33,32 @@ def test_a_notebook_runs_and_shows_something(name: str, tmp_path: Path) -> None:
         if find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
     command = [sys.executable, "-c", RUN.replace("import json, sys", HEAD), name]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    where = os.environ | (small_chat(tmp_path / "small") if name == "keep_trl" else {})
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path, env=where, check=False
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     cells = json.loads(done.stdout.splitlines()[-1])["cells"]
     kinds = [[o["output_type"] for o in cell["outputs"]] for cell in cells if "outputs" in cell]
     stored = [cell for cell in run_notebooks.read(name)["cells"] if "outputs" in cell]
     assert kinds == [[o["output_type"] for o in cell["outputs"]] for cell in stored]
     assert any(kinds)
+
+
+def small_chat(folder: Path) -> dict[str, str]:
+    """A chat model that trains in a moment, as the notebook's variables name it."""
+    tiny_chat.llama().save_pretrained(folder)
+    tiny_chat.tokenizer().save_pretrained(folder)
+    return {"CHAT_MODEL": str(folder), "CHAT_STEPS": "4", "CHAT_KEPT": "8"}
+
+
+def test_the_chat_notebook_names_a_model_of_the_hub_and_shows_no_path_of_a_machine() -> None:
+    first, *cells = run_notebooks.read("keep_trl")["cells"]
+    assert first["cell_type"] == "code"
+    assert "pip" in "".join(first["source"])
+    assert any('"CHAT_MODEL", "HuggingFaceTB/' in "".join(cell["source"]) for cell in cells)
+    outputs = json.dumps([cell.get("outputs") for cell in cells])
+    assert not re.search(r"/(?:home|root|tmp|work|models)/", outputs)
 
 
 HEAD = f"import json, sys; sys.path.insert(0, {str(run_notebooks.HERE.parent)!r})"

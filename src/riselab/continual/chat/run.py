@@ -185,8 +185,8 @@ class Scoring:
             put(model, {n.removeprefix(of): p for n, p in ends.items() if n.startswith(of)})
             started = time.perf_counter()
             with averaged_back(model, began, self.settings.rule.share):
-                rows = [self.score(model, _scored(self.stream, n, self.settings))
-                        for n in range(task + 1)]  # fmt: skip
+                scored = [_scored(self.stream, n, self.settings) for n in range(task + 1)]
+                rows = [score(model, self.texts, each) for each in scored]
             nll.append(rows[-1][1])
             found.scores.append({SCORE: [counts for counts, _ in rows]})
             found.seconds["score"].append(time.perf_counter() - started)
@@ -195,19 +195,20 @@ class Scoring:
         found.trainable = {"network": sum(p.numel() for p in trainable(model).values())}
         return found, sum(nll) / len(nll)
 
-    @torch.no_grad()
-    def score(self, model: Any, examples: Examples) -> tuple[tuple[int, int], float]:
-        """How many answers are exactly right, of how many, and the mean NLL of a whole answer."""
-        model.eval()
-        hits, nll = 0, 0.0
-        chats = [self.texts.chat(example.prompt, example.answer) for example in examples]
-        for group in by_length(chats, SCORED):
-            scores, labels = answer_scores(model, self.texts.batch(group))
-            nll += float(cross_entropy(scores.float(), labels, reduction="sum"))
-            # Each answer token is the likeliest one: greedy decoding writes this and stops.
-            right = torch.split(scores.argmax(-1) == labels, [chat.answer for chat in group])
-            hits += sum(bool(each.all()) for each in right)
-        return (hits, len(chats)), nll / len(chats)
+
+@torch.no_grad()
+def score(model: Any, texts: ChatTexts, examples: Examples) -> tuple[tuple[int, int], float]:
+    """How many answers are exactly right, of how many, and the mean NLL of a whole answer."""
+    model.eval()
+    hits, nll = 0, 0.0
+    chats = [texts.chat(example.prompt, example.answer) for example in examples]
+    for group in by_length(chats, SCORED):
+        scores, labels = answer_scores(model, texts.batch(group))
+        nll += float(cross_entropy(scores.float(), labels, reduction="sum"))
+        # Each answer token is the likeliest one: greedy decoding writes this and stops.
+        right = torch.split(scores.argmax(-1) == labels, [chat.answer for chat in group])
+        hits += sum(bool(each.all()) for each in right)
+    return (hits, len(chats)), nll / len(chats)
 
 
 def _by_epoch(losses: Sequence[dict[str, Any]], parts: int = 4) -> list[dict[str, Any]]:

@@ -1,0 +1,79 @@
+"""What a person says to ``rise tune``, and the questions that show what a model still knows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from risegrad.common.settings import APART, Checked, Count, NonNegative, Positive
+
+OUT = "adapter"
+PLAIN = "-plain"
+"""What is added to the folder's name for plain training, so that both stand side by side."""
+SHOWN = 10
+EVERYDAY = (
+    "What is the capital of Portugal?",
+    "How do I boil an egg so that the yolk stays soft?",
+    "Explain in two sentences why the sky is blue.",
+    "Write a short birthday greeting for my grandmother.",
+    "What is 12 times 8?",
+    "Give me three tips for falling asleep faster.",
+    "Who wrote Romeo and Juliet?",
+    "What should I pack for a weekend at the sea?",
+    "Translate into French: Good morning, how are you?",
+    "Tell me a short story about a cat and a lighthouse.",
+    "Which planet is closest to the sun?",
+    "How can I remove a coffee stain from a shirt?",
+    "What is the difference between weather and climate?",
+    "Suggest a name for a small bakery.",
+    "How many days are there in a leap year?",
+    "Write one sentence that thanks a colleague for her help.",
+    "What does a librarian do?",
+    "Name four vegetables that grow under the ground.",
+    "Why do leaves change their color in autumn?",
+    "How do I politely decline an invitation?",
+    "What is the past tense of the verb to go?",
+    "Describe a rainy day in a big city.",
+    "What can I cook with rice, eggs and peas?",
+    "Give an example of a simple Python function.",
+)
+"""Nothing is trained on these: the drift is measured on all, and a page shows the first ten."""
+
+
+@dataclass(frozen=True)
+class TuneSettings(Checked):
+    """A model, what it learns and keeps, and for how long."""
+
+    model: str
+    """A folder in the form of transformers, or a name on the hub; of a causal chat model."""
+    new: str
+    """A file of chats, or the name of a task that comes with the package."""
+    out: str = OUT
+    """The folder of the result. The same command goes on there where it stopped."""
+    old: str = ""
+    """A file of chats to keep; empty: chats that the model writes itself."""
+    budget: NonNegative = 0.0
+    """Nats per token that the other answers may move; 0: no budget."""
+    full: bool = False
+    """All weights train, instead of a LoRA."""
+    plain: bool = False
+    """Nothing is kept."""
+    minutes: Positive = field(default=20.0, metadata=APART)
+    """For everything; the number of steps follows from it."""
+    steps: Count = 0
+    """Exactly so many, however long they take; 0: as many as fit into the time."""
+    seed: int = 0
+    """Of the adapter, the order of examples and what the model writes."""
+    save_seconds: NonNegative = field(default=30.0, metadata=APART)
+    """Shortest time between two checkpoints."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("model", "new", "out"):
+            if not getattr(self, name):
+                raise ValueError(f"{name} must be a text, got none")
+        for name in ("old", "budget"):
+            if self.plain and getattr(self, name):
+                raise ValueError(
+                    f"{name} is for keeping, and plain keeps nothing: leave one of them out, got "
+                    f"{getattr(self, name)!r}"
+                )
