@@ -109,7 +109,7 @@ def test_the_figure_has_a_band_for_every_curve_that_was_read(report: Report) -> 
     figure = next(report.page.figures())
     bands = figure.spec()["datasets"]["bands"]
     assert {row["method"] for row in bands} == {"FO", "gentle"}
-    assert "interval over seeds along each curve" in figure.note
+    assert "interval over seeds at the settings" in figure.note
 
 
 def test_one_seed_is_called_one_seed_and_not_noise(tmp_path: Path) -> None:
