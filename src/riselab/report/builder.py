@@ -11,6 +11,7 @@ from typing import Any
 from risegrad.common.files import write_text
 from riselab.common.intervals import Estimate
 from riselab.experiments.file import LibraryEntry, library
+from riselab.frontier.curves import EqualLearning
 from riselab.pages.looks import Palette
 from riselab.pages.page import (
     Block,
@@ -29,12 +30,7 @@ from riselab.records.fields import Record
 from riselab.records.reader import RecordError
 from riselab.report import tables
 from riselab.report.figures import frontier_figure, matrix_figure, stream_figure
-from riselab.report.methods import (
-    beside_table,
-    equal_table,
-    frontiers,
-    methods,
-)
+from riselab.report.methods import beside_table, equal_table, frontiers, methods
 from riselab.report.provenance import notes, run_table, summary_line
 from riselab.report.rows import ReportedExperiment, gather
 
@@ -123,23 +119,23 @@ class Chapter:
                           for run in row.runs]}
                 for row in self.experiment.rows
             ],
-            "equal_learning": [
-                {"method": found.method, "reference": found.reference, "level": found.level,
-                 "forgotten": _plain(found.forgotten), "of_reference": _plain(found.of_reference),
-                 "difference": _plain(found.difference), "verdict": found.verdict}
-                for frontier in self.frontiers
-                for found in (*frontier.found.comparisons, *frontier.found.halfway)
-            ],
+            "equal_learning": [_plain(c) for f in self.frontiers for c in f.found.comparisons],
+            "at_less_learning": [_plain(c) for f in self.frontiers for c in f.found.halfway],
             "differences": [
                 {"row": found.row.label, "baseline": found.baseline.label,
-                 "metric": found.metric.key, "verdict": found.verdict,
-                 "interval": _plain(found.gain)}
+                 "metric": found.metric.key, "verdict": found.verdict, "gain": _ends(found.gain)}
                 for found in self.differences
             ],
         }  # fmt: skip
 
 
-def _plain(found: Estimate | None) -> dict[str, Any] | None:
+def _plain(found: EqualLearning) -> dict[str, Any]:
+    parts = ("forgotten", "of_reference", "difference")
+    said = {key: getattr(found, key) for key in ("method", "reference", "level", "verdict")}
+    return said | {key: _ends(getattr(found, key)) for key in parts}
+
+
+def _ends(found: Estimate | None) -> dict[str, Any] | None:
     if found is None:
         return None
     return {"mean": found.mean, "low": found.low, "high": found.high, "n": found.n}

@@ -24,7 +24,7 @@ from riselab.pages.text import plural, spread_text
 from riselab.records.fields import Record
 from riselab.report.methods import Method, SectionFrontier
 from riselab.report.rows import ReportedExperiment, ResultRow
-from riselab.report.tables import CHAT, FORGETTING, PERCENT, PLASTICITY
+from riselab.report.tables import DRIFT, EXACT, FORGETTING, PERCENT, PLASTICITY
 
 DEVIATION = "Thin lines: one standard deviation over seeds, where there are several."
 BAND = f" Shaded: the {PERCENT} interval over seeds at the settings, from three seeds on."
@@ -59,7 +59,7 @@ def frontier_figure(
     ]
     if not points:
         return None
-    learned, forgotten = CHAT[:2] if experiment.chat else (PLASTICITY, FORGETTING)
+    learned, forgotten = (EXACT, DRIFT) if experiment.chat else (PLASTICITY, FORGETTING)
     shown = {p.method for p in points}
     bands = [b for one in found for b in bands_of(one.found) if b.method in shown]
     bands = bands if len(shown) <= FEW_METHODS else []  # many would cover each other

@@ -82,6 +82,8 @@ AVG, LAST, FORGETTING, PLASTICITY, *_ = KNOWN
 CHAT = (
     Metric("plasticity", "New", "exact answers", 1,
            "exact answers on each task right after learning it, in percent"),
+    Metric("nll", "NLL", "loss of an answer", -1,
+           "negative log-likelihood of a whole right answer, when its task was learned"),
     Metric("forgetting", "Drift", "drift", -1,
            "how far the answers to general instructions have moved: KL(before || now) in nats per "
            "token", alone=False, factor=0.01, digits=3),
@@ -99,8 +101,8 @@ CHAT = (
            "points that earlier tasks of the stream lost", alone=False),
 )  # fmt: skip
 """Of runs of a chat model."""
-BESIDE = CHAT[2:6]
-"""What is measured beside learning and drift."""
+EXACT, DRIFT, BESIDE = CHAT[0], CHAT[2], CHAT[3:7]
+"""Learning, drift, and what is measured beside them."""
 
 
 def known(experiment: ReportedExperiment) -> Sequence[Metric]:
@@ -114,7 +116,7 @@ def compared(experiment: ReportedExperiment) -> Sequence[Metric]:
     Backward transfer is left out, because it nearly repeats forgetting with the other sign; forward
     transfer because few records have it.
     """
-    return CHAT[:2] if experiment.chat else KNOWN[:4]
+    return (EXACT, DRIFT) if experiment.chat else KNOWN[:4]
 
 
 def results(experiment: ReportedExperiment) -> Table:
