@@ -22,7 +22,7 @@ from riselab.pages.page import ChartFigure
 from riselab.pages.tables import Column, Line, Section, Table, spread_cell
 from riselab.pages.text import plural, spread_text
 from riselab.records.fields import Record
-from riselab.report.methods import Method, SectionFrontier
+from riselab.report.methods import Method, SectionFrontier, swept
 from riselab.report.rows import ReportedExperiment, ResultRow
 from riselab.report.tables import DRIFT, EXACT, FORGETTING, PERCENT, PLASTICITY
 
@@ -63,8 +63,8 @@ def frontier_figure(
     shown = {p.method for p in points}
     bands = [b for one in found for b in bands_of(one.found) if b.method in shown]
     bands = bands if len(shown) <= FEW_METHODS else []  # many would cover each other
-    swept = any(len(method.rows) > 1 for method in methods)
-    curves = " A line joins the settings of one method, in their order." if swept else ""
+    several = any(len(method.rows) > 1 for method in methods)
+    curves = " A line joins the settings of one method, in their order." if several else ""
     names = " ".join((learned.title, forgotten.title, *(method.name for method in methods)))
     used = (f"{w}: {meaning}." for w, meaning in IN_SHORT.items() if re.search(rf"\b{w}\b", names))
     lines = (
@@ -98,9 +98,10 @@ def _point(method: Method, row: ResultRow, measures: Measures) -> FrontierPoint 
     learned, forgotten = row.spread(PLASTICITY.of), row.spread(FORGETTING.of)
     if not forgotten or not learned:
         return None
-    setting, line = method.setting(row), method.line(row)
+    setting = swept(row)
+    name = setting.name.replace("=", " ")
     return frontier_point(
-        method.name, row.label, learned, forgotten, setting, row.idle, line, measures
+        method.name, row.label, learned, forgotten, name, row.idle, setting.line, measures
     )
 
 

@@ -58,7 +58,7 @@ class Metric:
 
     def column(self) -> Column:
         """A table's column; forgetting alone has no best."""
-        return Column(self.title, "", self.better, self.meaning, self.alone)
+        return Column(self.title, self.better, self.meaning, self.alone)
 
 
 KNOWN = (
@@ -255,18 +255,18 @@ def difference_table(experiment: ReportedExperiment, found: Sequence[Difference]
 def costs(experiment: ReportedExperiment) -> Table | None:
     """Time, memory and trained parameters; time also relative to the baseline at the same seed."""
     columns: dict[Column, Callable[[ResultRow], TableCell | None]] = {
-        Column("Train s/session", "", -1, "training seconds per session"):
+        Column("Train s/session", -1, "training seconds per session"):
             lambda row: spread_cell(row.spread(seconds_per_session)),
-        Column("× baseline", "", -1, "relative to the baseline"):  # noqa: RUF001
+        Column("× baseline", -1, "relative to the baseline"):  # noqa: RUF001
             lambda row: _ratio(row, experiment.baseline_of(row)),
-        Column("Score s/session", "", -1, "scoring seconds per session"):
+        Column("Score s/session", -1, "scoring seconds per session"):
             lambda row: spread_cell(row.spread(_scoring)),
-        Column("MB kept", "", -1, "of old tasks at the end"):
+        Column("MB kept", -1, "of old tasks at the end"):
             lambda row: _mean(row, kept_megabytes),
-        Column("MB of data", "", -1, "that these stand for"):
+        Column("MB of data", -1, "that these stand for"):
             lambda row: _mean(row, data_megabytes),
-        Column("Peak MiB", "", -1, "peak memory of the process"): lambda row: _mean(row, _peak, 0),
-        Column("Trained", "", 0, "trained parameters"): lambda row: _mean(row, _trained, 0),
+        Column("Peak MiB", -1, "peak memory of the process"): lambda row: _mean(row, _peak, 0),
+        Column("Trained", 0, "trained parameters"): lambda row: _mean(row, _trained, 0),
     }  # fmt: skip
     made = {column: [cell(row) for row in experiment.rows] for column, cell in columns.items()}
     shown = {column: cells for column, cells in made.items() if any(cells)}

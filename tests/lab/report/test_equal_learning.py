@@ -65,7 +65,6 @@ def test_rows_of_a_sweep_are_one_method(report: Report) -> None:
         ("gentle", 2),
         ("idle", 2),
     ]
-    assert chapter.methods[0].setting(chapter.methods[0].rows[0]) == "lr 0.1"
 
 
 def test_the_worked_example_of_the_documentation_is_this_one(report: Report) -> None:
