@@ -58,9 +58,10 @@ def spread(values: list[float], digits: int = 1) -> str:
 
 RANK_GAIN = 0.9
 COLUMNS = {"Avg": "avg", "Last": "last", "Fgt": "forgetting", "New": "plasticity"}
-CHAT_COLUMNS = {"New": "plasticity", "Drift": "drift", "Agree": "agreement", "Wiki": "wiki_change",
-                "Choice": "choice_change", "Facts": "facts_change"}  # fmt: skip
-IN_NATS = ("drift", "wiki_change")
+CHAT_COLUMNS = {"New": "plasticity", "NLL": "nll", "Drift": "drift", "Agree": "agreement",
+                "Wiki": "wiki_change", "Choice": "choice_change",
+                "Facts": "facts_change"}  # fmt: skip
+IN_NATS = ("nll", "drift", "wiki_change")
 LABELS_ONLY = {"Avg (labels)": "constrained_avg", "Fgt (labels)": "constrained_forgetting"}
 """Where a language model may only choose among a task's labels."""
 

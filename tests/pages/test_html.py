@@ -35,7 +35,7 @@ def bad_figure() -> ChartFigure:
 def bad_table() -> Table:
     cell = TableCell(BAD, BAD, BAD, rank=1, verdict=BAD)
     section = Section(BAD, (Line(BAD, (cell, None), BAD),))
-    return Table(BAD, BAD, (Column(BAD, BAD, 1, BAD), Column(BAD)), (section,), (BAD,))
+    return Table(BAD, BAD, (Column(BAD, 1, BAD), Column(BAD)), (section,), (BAD,))
 
 
 def bad_page() -> Page:

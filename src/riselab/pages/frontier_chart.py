@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise, product
+from itertools import groupby, pairwise
 from typing import Any
 
 import altair as alt
@@ -121,10 +121,14 @@ def frontier(
         area = alt.Chart(alt.NamedData(name="bands")).mark_area(aria=False)
         layers.insert(0, area.encode(x, low, alt.Y2("high:Q"), colour, emphasis(0.06, 0.0)))
         data["bands"] = _band_rows(bands, y_ends)
-    if labels := list(_labels(points, x_ends, y_ends, ratios, small)):
+    size, scale = SMALL if small else (WIDTH, HEIGHT), math.log if ratios else float
+    each = size[1] / (scale(y_ends[1]) - scale(y_ends[0]))
+    labels = _labels(
+        points, x_ends, lambda y: each * (scale(y) - scale(y_ends[0])), LINE * (1.3 if small else 1)
+    )
+    if found := list(labels):
+        data["labels"] = found
         layers.append(_label_layer(x, y))
-        data["labels"] = labels
-    size = SMALL if small else (WIDTH, HEIGHT)
     return with_data(alt.layer(*layers).properties(width=size[0], height=size[1]), **data)
 
 
@@ -198,70 +202,40 @@ def _line_rows(points: Sequence[FrontierPoint]) -> list[dict[str, Any]]:
     return found
 
 
-NARROW = 300
-"""Pixels of a plot on a phone, for which labels have places of their own."""
-CHARACTER, LINE = 7.0, 13.0
-"""Pixels: the mean width of a letter and the height of a line."""
-LARGER = 1.3
-"""Text in a small chart."""
+LINE = 15.0
+"""Pixels: the height of a line of text, with some room."""
 LONGEST = 34
-SIDES = (("left", 8, 4), ("right", -8, 4), ("left", 7, -8), ("right", -7, -8), ("left", 7, 17),
-         ("right", -7, 17))  # fmt: skip
-"""Where a label may stand: which end of it is at its point, and the shift in pixels from there."""
-Box = tuple[float, float, float, float]
-"""Left, top, right and bottom in pixels, downward."""
 
 
 def _labels(
     points: Sequence[FrontierPoint],
-    x_ends: Sequence[float],
-    y_ends: Sequence[float],
-    ratios: bool,
-    small: bool,
+    within: Sequence[float],
+    height: Callable[[float], float],
+    line: float,
 ) -> Iterator[dict[str, Any]]:
-    """Names at the ends of curves, settings at points: each where it covers nothing, if anywhere.
+    """The name of each of a few methods at the end of its curve; of one alone, its settings.
 
-    Few methods are named so; of many the legend tells.
+    ``height`` gives the pixels above the axis. Names on one side of the chart keep a ``line`` from
+    each other; of many methods the legend tells.
     """
     curves = [list(curve) for _, curve in groupby(points, key=lambda p: p.method)]
-    if len(curves) > FEW_METHODS:
-        return
-    height, letters = (SMALL[1], LARGER) if small else (HEIGHT, 1.0)
-    scale = math.log if ratios else float
-    ground, top = scale(y_ends[0]), scale(y_ends[1])
-    for narrow, width in ((True, SMALL[0]),) if small else ((False, WIDTH - 30), (True, NARROW)):
-        settings = not narrow and len(points) <= FEW_POINTS
-        at = {id(p): (width * (p.learned - x_ends[0]) / (x_ends[1] - x_ends[0]),
-                      height * (top - scale(p.forgotten)) / (top - ground))
-              for p in points}  # fmt: skip
-        taken = [(x - 5, y - 5, x + 5, y + 5) for x, y in at.values()]
-        named = [(c[-1], c[-1].method, c[-1].setting * settings) for c in curves if len(curves) > 1]
-        ends = {id(point) for point, *_ in named}
-        rest = [(p, "", p.setting) for p in points if settings and id(p) not in ends]
-        for point, method, setting in (*named, *rest):
-            both = ", ".join(filter(None, [method, setting]))
-            for text, side in product(filter(None, dict.fromkeys((both, method))), SIDES):
-                name = text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
-                box = _box(name, at[id(point)], side, letters)
-                inside = box[0] >= 0 and box[1] >= -8 and box[2] <= width and box[3] <= height
-                if inside and not any(_meet(box, other) for other in taken):
-                    taken.append(box)
-                    yield {"name": name, "x": point.learned, "y": point.forgotten,
-                           "align": side[0], "dx": side[1], "dy": side[2],
-                           "weight": 600 if method else 400, "narrow": narrow}  # fmt: skip
-                    break
-
-
-def _box(name: str, at: tuple[float, float], side: tuple[str, int, int], letters: float) -> Box:
-    width = CHARACTER * letters * len(name)
-    left, bottom = at[0] + side[1] - width * (side[0] == "right"), at[1] + side[2] + 2
-    return left, bottom - LINE * letters, left + width, bottom
-
-
-def _meet(one: Box, other: Box) -> bool:
-    """Whether they have an area in common."""
-    beside = one[2] <= other[0] or other[2] <= one[0]
-    return not (beside or one[3] <= other[1] or other[3] <= one[1])
+    named = [(curve[-1], curve[-1].method) for curve in curves]
+    if len(curves) == 1 and len(points) <= FEW_POINTS:
+        named = [(p, p.setting) for p in points]
+    taken: dict[str, list[float]] = {"left": [], "right": []}
+    for p, name in sorted(named, key=lambda one: -height(one[0].forgotten)):
+        if not name or len(curves) > FEW_METHODS:
+            continue
+        side = "right" if p.learned > sum(within) / 2 else "left"
+        at = height(p.forgotten)
+        if len(curves) > 1:  # above the curve, which most often comes from below
+            at = min([at + line / 2, *(other - line for other in taken[side])])
+        taken[side].append(at)
+        yield {
+            "name": name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…",
+            "x": p.learned, "y": p.forgotten, "align": side, "dx": -9 if side == "right" else 9,
+            "dy": 4 + height(p.forgotten) - at, "weight": 600 if len(curves) > 1 else 400,
+        }  # fmt: skip
 
 
 def _label_layer(x: alt.X, y: alt.Y) -> Any:
@@ -275,7 +249,6 @@ def _label_layer(x: alt.X, y: alt.Y) -> Any:
 
     mark: dict[str, Any] = {key: of(key) for key in ("align", "dx", "dy")}
     base = alt.Chart(alt.NamedData(name="labels")).encode(x=x, y=y, text=alt.Text("name:N"))
-    base = base.transform_filter(f"datum.narrow === (width < {1.5 * NARROW})")
     texts = (
         base.mark_text(
             baseline="alphabetic", aria=False, style=style, fontWeight=of("weight"), **mark

@@ -91,6 +91,13 @@ class CodeBlock:
 
 
 @dataclass(frozen=True)
+class Row:
+    """Blocks side by side where there is room."""
+
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True)
 class Fold:
     """Details that open on demand."""
 
@@ -98,8 +105,8 @@ class Fold:
     blocks: tuple[Block, ...]
 
 
-Block = ChartFigure | Table | Paragraph | ItemList | CodeBlock | Fold
-KINDS = ("ChartFigure", "Table", "Paragraph", "ItemList", "CodeBlock", "Fold")
+Block = ChartFigure | Table | Paragraph | ItemList | CodeBlock | Row | Fold
+KINDS = ("ChartFigure", "Table", "Paragraph", "ItemList", "CodeBlock", "Row", "Fold")
 """The blocks that ``blocks.html`` knows, by the names it knows them by."""
 
 
@@ -137,7 +144,7 @@ def _figures(blocks: Sequence[Block]) -> Iterator[ChartFigure]:
     for block in blocks:
         if isinstance(block, ChartFigure):
             yield block
-        elif isinstance(block, Fold):
+        elif isinstance(block, Row | Fold):
             yield from _figures(block.blocks)
 
 
@@ -247,6 +254,8 @@ def _markdown_blocks(blocks: Sequence[Block]) -> Iterator[str]:
             yield ""
         elif isinstance(block, CodeBlock):
             yield from (f"**{for_markdown(block.title)}**", "", block.markdown(), "")
+        elif isinstance(block, Row):
+            yield from _markdown_blocks(block.blocks)
         elif isinstance(block, Fold) and (inner := list(_markdown_blocks(block.blocks))):
             yield from (f"### {for_markdown(block.title)}", "", *inner)
 

@@ -54,7 +54,6 @@ class Column:
     """A column's title, and which way is better."""
 
     title: str
-    group: str = ""
     better: int = 0
     explanation: str = ""
     ranked: bool = True
@@ -102,17 +101,6 @@ class Table:
     notes: tuple[str, ...] = ()
 
     @property
-    def groups(self) -> list[tuple[str, int]]:
-        """Neighbouring columns of the same group, and how many they are."""
-        found: list[tuple[str, int]] = []
-        for column in self.columns:
-            if found and found[-1][0] == column.group:
-                found[-1] = (column.group, found[-1][1] + 1)
-            else:
-                found.append((column.group, 1))
-        return found
-
-    @property
     def lines(self) -> list[Line]:
         """Of all sections."""
         return [line for section in self.sections for line in section.lines]
@@ -125,7 +113,7 @@ class Table:
 
     def markdown(self) -> Iterator[str]:
         """Lines that GitHub and MkDocs both read."""
-        titles = [" ".join(filter(None, [c.group, c.title, c.arrow])) for c in self.columns]
+        titles = [f"{column.title} {column.arrow}".rstrip() for column in self.columns]
         yield from [f"**{for_markdown(self.caption)}**", ""]
         yield _markdown_line(map(for_markdown, [self.first, *titles]))
         yield _markdown_line(["---", *["---:"] * len(titles)])

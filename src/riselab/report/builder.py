@@ -11,6 +11,7 @@ from typing import Any
 from risegrad.common.files import write_text
 from riselab.common.intervals import Estimate
 from riselab.experiments.file import LibraryEntry, library
+from riselab.frontier.curves import EqualLearning
 from riselab.pages.looks import Palette
 from riselab.pages.page import (
     Block,
@@ -24,38 +25,17 @@ from riselab.pages.page import (
     markdown,
     save_figures,
 )
-from riselab.pages.tables import Table
 from riselab.pages.text import plural, visible
 from riselab.records.fields import Record
 from riselab.records.record import RecordError
+from riselab.report import tables
 from riselab.report.figures import frontier_figure, matrix_figure, stream_figure
-from riselab.report.methods import (
-    Method,
-    SectionFrontier,
-    beside_table,
-    equal_table,
-    frontiers,
-    methods,
-)
+from riselab.report.methods import beside_table, equal_table, frontiers, methods
 from riselab.report.provenance import notes, run_table, summary_line
 from riselab.report.rows import ReportedExperiment, gather
-from riselab.report.tables import (
-    CHAT,
-    KNOWN,
-    Difference,
-    choice_sentence,
-    choice_table,
-    costs,
-    difference_table,
-    differences,
-    headline,
-    left_out,
-    results,
-    score_names,
-    score_table,
-)
 
 TITLE = "RISE report"
+SINGLE = "Single settings, not compared at equal learning."
 QUESTION = "Which method forgets least while it learns as much?"
 RULES = {
     "FO": "first-order: steps along exact gradients, as AdamW and SGD make them",
@@ -70,67 +50,27 @@ COMMON = {
 }
 
 
-@dataclass(frozen=True, eq=False)
 class Chapter:
     """What is said of one experiment."""
 
-    experiment: ReportedExperiment
-
-    @cached_property
-    def methods(self) -> list[Method]:
-        """Its rows, those of one sweep together."""
-        return methods(self.experiment)
-
-    @cached_property
-    def frontiers(self) -> list[SectionFrontier]:
-        """Where methods were swept."""
-        return frontiers(self.experiment, self.methods)
-
-    @cached_property
-    def differences(self) -> list[Difference]:
-        """Of every row to its baseline, paired by seed."""
-        return list(differences(self.experiment))
-
-    @cached_property
-    def equal(self) -> Table | None:
-        """The methods at equal learning."""
-        return equal_table(self.experiment.name, self.frontiers, self.methods)
-
-    @cached_property
-    def halfway(self) -> Table | None:
-        """The same at less learning."""
-        return equal_table(self.experiment.name, self.frontiers, halfway=True)
-
-    @cached_property
-    def beside(self) -> Table | None:
-        """What else a chat model lost, at the same learning."""
-        return beside_table(self.experiment, self.frontiers, self.methods)
-
-    @cached_property
-    def results(self) -> Table:
-        """Every row by itself."""
-        return results(self.experiment)
-
-    @property
-    def choice(self) -> str:
-        """Which settings were chosen on validation data; empty where none were."""
-        return choice_sentence(self.experiment)
+    def __init__(self, experiment: ReportedExperiment) -> None:
+        name = experiment.name
+        self.experiment = experiment
+        self.methods = methods(experiment)
+        self.frontiers = frontiers(experiment, self.methods)
+        self.differences = list(tables.differences(experiment))
+        self.results = tables.results(experiment)
+        self.equal = equal_table(name, self.frontiers, self.methods)
+        self.halfway = equal_table(name, self.frontiers, halfway=True)
+        self.beside = beside_table(experiment, self.frontiers, self.methods)
+        self.choice = tables.choice_sentence(experiment)
+        known = library().get(name) or LibraryEntry(Path(), "")  # of one's own: nothing
+        self.title, self.question = known.title or name, known.question or QUESTION
 
     @property
     def headline(self) -> str:
         """The finding in a sentence: at equal learning where that can be said."""
-        said = " ".join(one.sentence for one in self.frontiers)
-        return said or headline(self.differences)
-
-    @property
-    def known(self) -> LibraryEntry:
-        """What the package knows of the experiment; of one's own it knows nothing."""
-        return library().get(self.experiment.name) or LibraryEntry(Path(), "")
-
-    @property
-    def title(self) -> str:
-        """The title of an experiment that comes with the package, else its name."""
-        return self.known.title or self.experiment.name
+        return " ".join(one.sentence for one in self.frontiers) or SINGLE
 
     def first(self, palette: Palette, title: str) -> Part:
         """What a reader sees first: a sentence, the figure, the methods at equal learning.
@@ -144,30 +84,24 @@ class Chapter:
             self.beside,
             Paragraph(summary_line(self.experiment), "note"),
         )
-        question = self.known.question or QUESTION
-        return Part(title, tuple(block for block in blocks if block), question, self.headline)
+        shown = tuple(block for block in blocks if block)
+        return Part(title, shown, self.question, self.headline)
 
     def details(self, palette: Palette) -> Part:
         """Everything else, folded away."""
         one, found = self.experiment, self.methods
-        scores = score_names(one)
+        scores = dict.fromkeys(name for run in one.runs() for name in run.result.scores)
         folds: dict[str, Sequence[Block | None]] = {
             "At less learning": [self.halfway],
             "Every setting by itself": [self.results if self.equal else None],
-            "The choice on validation data": [choice_table(one)],
-            "Against the baseline, metric by metric": list(self._compared()),
+            "The choice on validation data": [tables.choice_table(one)],
+            "Against the baseline": [tables.difference_table(one, self.differences)],
             "Accuracy over the stream": [stream_figure(one, found, palette, s) for s in scores],
             "Accuracy matrices": [matrix_figure(one, score) for score in scores],
-            "Time and memory": [costs(one)],
-            "Scores side by side": [score_table(one)],
+            "Time and memory": [tables.costs(one)],
         }
         made = (Fold(title, tuple(b for b in blocks if b)) for title, blocks in folds.items())
         return Part(f"Details of {one.name}", tuple(fold for fold in made if fold.blocks))
-
-    def _compared(self) -> Iterator[Block | None]:
-        yield difference_table(self.experiment, self.differences)
-        said = "" if self.frontiers else left_out(self.experiment)
-        yield Paragraph(said, "note") if said else None
 
     def small_figure(self, only: Sequence[str]) -> ChartFigure | None:
         """These methods alone, to be read in a column as narrow as a phone."""
@@ -180,34 +114,28 @@ class Chapter:
         return {
             "name": self.experiment.name,
             "rows": [
-                {
-                    "label": row.label,
-                    "section": row.section,
-                    "baseline": row.baseline,
-                    "runs": [
-                        {"id": run.id, "seed": run.seed, "metrics": dict(run.result.metrics)}
-                        for run in row.runs
-                    ],
-                }
+                {"label": row.label, "section": row.section, "baseline": row.baseline,
+                 "runs": [{"id": run.id, "seed": run.seed, "metrics": dict(run.result.metrics)}
+                          for run in row.runs]}
                 for row in self.experiment.rows
             ],
-            "equal_learning": [
-                {"method": found.method, "reference": found.reference, "level": found.level,
-                 "forgotten": _plain(found.forgotten), "of_reference": _plain(found.of_reference),
-                 "difference": _plain(found.difference), "verdict": found.verdict}
-                for frontier in self.frontiers
-                for found in (*frontier.found.comparisons, *frontier.found.halfway)
-            ],
+            "equal_learning": [_plain(c) for f in self.frontiers for c in f.found.comparisons],
+            "at_less_learning": [_plain(c) for f in self.frontiers for c in f.found.halfway],
             "differences": [
                 {"row": found.row.label, "baseline": found.baseline.label,
-                 "metric": found.metric.key, "verdict": found.verdict,
-                 "interval": _plain(found.gain)}
+                 "metric": found.metric.key, "verdict": found.verdict, "gain": _ends(found.gain)}
                 for found in self.differences
             ],
         }  # fmt: skip
 
 
-def _plain(found: Estimate | None) -> dict[str, Any] | None:
+def _plain(found: EqualLearning) -> dict[str, Any]:
+    parts = ("forgotten", "of_reference", "difference")
+    said = {key: getattr(found, key) for key in ("method", "reference", "level", "verdict")}
+    return said | {key: _ends(getattr(found, key)) for key in parts}
+
+
+def _ends(found: Estimate | None) -> dict[str, Any] | None:
     if found is None:
         return None
     return {"mean": found.mean, "low": found.low, "high": found.high, "n": found.n}
@@ -252,7 +180,7 @@ class Report:
 
     def _glossary(self) -> Iterator[tuple[str, str]]:
         """The words of this page; those that mean two things on it stand there once for each."""
-        for metrics in dict.fromkeys(CHAT if one.chat else KNOWN for one in self.experiments):
+        for metrics in dict.fromkeys(tables.known(one) for one in self.experiments):
             yield from ((metric.title, metric.meaning) for metric in metrics)
         yield from COMMON.items()
 

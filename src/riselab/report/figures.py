@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from riselab.common.intervals import Estimate, estimate
-from riselab.frontier.curves import POINTS, Curve, Frontier, Measures
+from riselab.frontier.curves import POINTS, Frontier, Measures
 from riselab.pages.charts import MatrixCell, SeriesPoint, matrices, stream
 from riselab.pages.frontier_chart import (
     AXES,
@@ -22,12 +22,12 @@ from riselab.pages.page import ChartFigure
 from riselab.pages.tables import Column, Line, Section, Table, spread_cell
 from riselab.pages.text import plural, spread_text
 from riselab.records.fields import Record
-from riselab.report.methods import Method, SectionFrontier
+from riselab.report.methods import Method, SectionFrontier, swept
 from riselab.report.rows import ReportedExperiment, ResultRow
-from riselab.report.tables import CHAT, FORGETTING, PERCENT, PLASTICITY
+from riselab.report.tables import DRIFT, EXACT, FORGETTING, PERCENT, PLASTICITY
 
 DEVIATION = "Thin lines: one standard deviation over seeds, where there are several."
-BAND = f" Shaded: the {PERCENT} interval over seeds along each curve, from three seeds on."
+BAND = f" Shaded: the {PERCENT} interval over seeds at the settings, from three seeds on."
 IN_SHORT = {
     "New": "accuracy right after learning",
     "Fgt": "points lost since",
@@ -40,7 +40,7 @@ CHAT_AXES = ("Learned: exact answers (%), higher is better →",
              "Drift: nats per token (log scale), lower is better ↓")  # fmt: skip
 STEPS, SEEDS = 8, 3
 """Places of a band between two neighbouring settings, and the seeds that it takes: with two, t
-intervals are twelve standard errors wide, and nothing where the two curves cross."""
+intervals are twelve standard errors wide."""
 
 
 def frontier_figure(
@@ -59,12 +59,12 @@ def frontier_figure(
     ]
     if not points:
         return None
-    learned, forgotten = CHAT[:2] if experiment.chat else (PLASTICITY, FORGETTING)
+    learned, forgotten = (EXACT, DRIFT) if experiment.chat else (PLASTICITY, FORGETTING)
     shown = {p.method for p in points}
     bands = [b for one in found for b in bands_of(one.found) if b.method in shown]
     bands = bands if len(shown) <= FEW_METHODS else []  # many would cover each other
-    swept = any(len(method.rows) > 1 for method in methods)
-    curves = " A line joins the settings of one method, in their order." if swept else ""
+    several = any(len(method.rows) > 1 for method in methods)
+    curves = " A line joins the settings of one method, in their order." if several else ""
     names = " ".join((learned.title, forgotten.title, *(method.name for method in methods)))
     used = (f"{w}: {meaning}." for w, meaning in IN_SHORT.items() if re.search(rf"\b{w}\b", names))
     lines = (
@@ -73,12 +73,14 @@ def frontier_figure(
         for method in methods
         for row in method.rows
     )  # fmt: skip
-    axes = CHAT_AXES if experiment.chat else AXES
+    axes, better = AXES, BETTER
+    if experiment.chat:
+        axes, better = CHAT_AXES, "Further right is more learned, lower is less drift."
     return ChartFigure(
         f"{experiment.name}-{'small' if small else 'frontier'}",
         f"{forgotten.words.capitalize()} against learning",
         f"{forgotten.words.capitalize()} against {learned.words} for "
-        f"{plural(len(shown), 'method')}. {BETTER}",
+        f"{plural(len(shown), 'method')}. {better}",
         frontier(points, palette, bands, axes, ratios=experiment.chat, small=small),
         Table(
             "Learning and what it cost: mean ± standard deviation over seeds",
@@ -86,7 +88,7 @@ def frontier_figure(
             (learned.column(), forgotten.column()),
             (Section("", tuple(lines)),),
         ),
-        f"{BETTER}{curves} {DEVIATION}{BAND if bands else ''} A click on a name shows it alone.",
+        f"{better}{curves} {DEVIATION}{BAND if bands else ''} A click on a name shows it alone.",
         " ".join(used),
         small,
     )
@@ -96,9 +98,10 @@ def _point(method: Method, row: ResultRow, measures: Measures) -> FrontierPoint 
     learned, forgotten = row.spread(PLASTICITY.of), row.spread(FORGETTING.of)
     if not forgotten or not learned:
         return None
-    setting, line = method.setting(row), method.line(row)
+    setting = swept(row)
+    name = setting.name.replace("=", " ")
     return frontier_point(
-        method.name, row.label, learned, forgotten, setting, row.idle, line, measures
+        method.name, row.label, learned, forgotten, name, row.idle, setting.line, measures
     )
 
 
@@ -116,21 +119,22 @@ def frontier_point(
 
 
 def bands_of(found: Frontier) -> Iterator[FrontierBand]:
-    """The intervals of forgetting along all curves that have several settings and enough seeds."""
-    factor = found.measures.factor
+    """The intervals of forgetting at the settings of each curve, and straight lines between them.
+
+    Read between two settings the interval is narrow where the lines of the seeds cross: a bow tie.
+    """
     for name, curve in found.curves.items():
-        for level in _along(curve):
-            one = estimate(curve.forgotten_at(level).values())
-            if one and one.n >= SEEDS and one.low is not None and one.high is not None:
-                yield FrontierBand(name, level, one.low * factor, one.high * factor)
-
-
-def _along(curve: Curve) -> Iterator[float]:
-    for low, high in pairwise(curve.front):
-        gap = high.learned - low.learned
-        yield from (low.learned + gap * step / STEPS for step in range(STEPS))
-    if len(curve.front) > 1:
-        yield curve.front[-1].learned
+        read = [(s.learned, estimate(curve.forgotten_at(s.learned).values())) for s in curve.front]
+        ends = [
+            (learned, one.low * found.measures.factor, one.high * found.measures.factor)
+            for learned, one in read
+            if one and one.n >= SEEDS and one.low is not None and one.high is not None
+        ]
+        for left, right in pairwise(ends):
+            for step in range(STEPS + 1):
+                part = step / STEPS
+                at, low, high = (a + part * (b - a) for a, b in zip(left, right, strict=True))
+                yield FrontierBand(name, at, low, high)
 
 
 def stream_figure(

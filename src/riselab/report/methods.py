@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from os.path import commonprefix
 from statistics import fmean
-from typing import Any
 
 from riselab.common.intervals import Estimate, estimate
 from riselab.frontier.curves import EqualLearning, Frontier, RunPoint, SweepSetting
@@ -32,28 +28,13 @@ from riselab.report.rows import (
 )
 from riselab.report.tables import BESIDE, PERCENT, Metric
 
-KNOBS = (("adapter", "lr"), ("head", "lr"), ("rule", "q"), ("rule", "damping"))
-"""The settings that rows of one method may differ in; everything else makes another method."""
-
 
 @dataclass(frozen=True, eq=False)
 class Method:
-    """One curve of a chart: its rows in the order of their knobs."""
+    """One curve of a chart: a row, or the rows of one sweep in their order."""
 
     name: str
     rows: tuple[ResultRow, ...]
-
-    def setting(self, row: ResultRow) -> str:
-        """The knobs that differ within the method, short: "lr 0.001, q 4"."""
-        if row.runs[0].row.method:
-            return row.runs[0].row.swept.replace("=", " ")
-        values = {knob: {_knobs(r)[place] for r in self.rows} for place, knob in enumerate(KNOBS)}
-        shown = (f"{knob[-1]} {_knob(row, knob):g}" for knob in KNOBS if len(values[knob]) > 1)
-        return ", ".join(dict.fromkeys(shown))
-
-    def line(self, row: ResultRow) -> str:
-        """Where several things were swept: all but the last, which varies along the line."""
-        return SweepSetting("", row.runs[0].row.swept, {}).line
 
     def mean(self, value: Callable[[Record], float | None]) -> float | None:
         """Of ``value`` over all runs that have one."""
@@ -61,56 +42,23 @@ class Method:
         return fmean(found) if found else None
 
 
+def swept(row: ResultRow) -> SweepSetting:
+    """What was swept, and with which values, as the row says."""
+    return SweepSetting("", row.runs[0].row.swept, {})
+
+
 def methods(experiment: ReportedExperiment) -> list[Method]:
     """In the order of their first rows; names are different from each other.
 
-    What a file sweeps says itself which rows are one method; of other rows the settings tell. Where
-    a row stood in the file does not tell the order: points may have been added to a sweep since.
+    Where a row stood in its file does not tell its place in the sweep: points may have been added.
     """
-    groups: dict[Any, list[ResultRow]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[ResultRow]] = defaultdict(list)
     for row in experiment.rows:
-        name = row.runs[0].row.method
-        groups[(row.section, name) if name else _kind(row)].append(row)
-    found = []
-    for rows in groups.values():
-        rows.sort(key=_place)
-        if name := rows[0].runs[0].row.method:
-            found.append(Method(name, tuple(rows)))
-        elif len({_knobs(row) for row in rows}) == len(rows) > 1:
-            found.append(Method(_common_name(rows), tuple(rows)))
-        else:
-            found += [Method(row.label, (row,)) for row in rows]
-    return _told_apart(sorted(found, key=lambda m: experiment.rows.index(m.rows[0])))
-
-
-def _kind(row: ResultRow) -> str:
-    """All settings but the knobs and the seed."""
-    config = {key: value for key, value in row.runs[0].config.items() if key != "seed"}
-    for table, key in KNOBS:
-        if isinstance(config.get(table), dict):
-            config[table] = {k: v for k, v in config[table].items() if k != key}
-    return json.dumps([row.section, config], sort_keys=True)
-
-
-def _place(row: ResultRow) -> tuple[Any, ...]:
-    return SweepSetting("", row.runs[0].row.swept, {}).place, _knobs(row)
-
-
-def _knobs(row: ResultRow) -> tuple[float, ...]:
-    return tuple(_knob(row, knob) for knob in KNOBS)
-
-
-def _knob(row: ResultRow, knob: tuple[str, str]) -> float:
-    value = row.runs[0].setting(*knob)
-    given = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if given and abs(value) < 2**53 else 0.0
-
-
-def _common_name(rows: Sequence[ResultRow]) -> str:
-    """What the labels have in common, without the knob: of "FO, rate 0.1" it is "FO"."""
-    common = re.sub(r"[0-9.eE+-]*$", "", commonprefix([row.label for row in rows]))  # noqa: RUF071
-    name = re.sub(r"(^|[\s,(]+)([\w.]+=|rate)\s*$", "", common).strip(" ,(")
-    return name or str(rows[0].runs[0].setting("rule", "name"))
+        groups[row.section, row.runs[0].row.method or row.label].append(row)
+    return _told_apart([
+        Method(name, tuple(sorted(rows, key=lambda row: swept(row).place)))
+        for (_, name), rows in groups.items()
+    ])  # fmt: skip
 
 
 def _told_apart(found: Sequence[Method]) -> list[Method]:
@@ -203,10 +151,10 @@ def equal_table(
         return None
     measures = found[0].found.measures
     fgt = "Fgt" if measures.unit == "points" else "Drift"
-    at = "in the middle of" if halfway else "the most of"
+    at = "in the middle of the" if halfway else "at the most"
     return Table(
-        f"At equal learning in {name}, in {measures.unit}: {at} what both learn, between "
-        f"neighbouring settings, with {PERCENT} t intervals of differences paired by seed",
+        f"At equal learning in {name}, in {measures.unit}: read {at} learning that both reach; "
+        f"{PERCENT} t intervals of differences paired by seed",
         "Method",
         (  # The verdict comes first: on a phone the last columns are off the screen.
             Column("In words", text=True),

@@ -161,28 +161,19 @@ def find(table: str, row: str, column: str, section: str = "") -> PaperPlace:
     if table not in TABLES:
         raise ValueError(f"the paper has no table {table!r} of results; it has {', '.join(TABLES)}")
     found = TABLES[table]
-    return PaperPlace(found, _row(found, row, section), _column(found, column))
-
-
-def _row(table: PaperTable, name: str, section: str) -> int:
-    wanted = plain_name(name)
-    matches = [index for index, row in enumerate(table.rows) if wanted in _names(row)]
+    matches = [place for place, one in enumerate(found.rows) if plain_name(row) in _names(one)]
     if len(matches) > 1:
-        matches = [i for i in matches if plain_name(table.rows[i].section) == plain_name(section)]
+        here = plain_name(section)
+        matches = [place for place in matches if plain_name(found.rows[place].section) == here]
     if len(matches) != 1:
-        known = ", ".join(f"{row.section} {row.label}".strip() for row in table.rows)
-        raise ValueError(f"Table {table.number} has no single row {name!r}; its rows are: {known}")
-    return matches[0]
-
-
-def _column(table: PaperTable, name: str) -> int:
-    names = [plain_name(column) for column in table.columns]
-    if not name and len(names) == 1:
-        return 0
-    if plain_name(name) not in names:
-        known = ", ".join(table.columns)
-        raise ValueError(f"Table {table.number} has no column {name!r}; its columns are: {known}")
-    return names.index(plain_name(name))
+        known = ", ".join(f"{one.section} {one.label}".strip() for one in found.rows)
+        raise ValueError(f"Table {table} has no single row {row!r}; its rows are: {known}")
+    columns = [plain_name(one) for one in found.columns]
+    wanted = plain_name(column) or (columns[0] if len(columns) == 1 else "")
+    if wanted not in columns:
+        known = ", ".join(found.columns)
+        raise ValueError(f"Table {table} has no column {column!r}; its columns are: {known}")
+    return PaperPlace(found, matches[0], columns.index(wanted))
 
 
 def plain_name(text: str) -> str:

@@ -58,7 +58,7 @@ class Metric:
 
     def column(self) -> Column:
         """A table's column; forgetting alone has no best."""
-        return Column(self.title, "", self.better, self.meaning, self.alone)
+        return Column(self.title, self.better, self.meaning, self.alone)
 
 
 KNOWN = (
@@ -69,6 +69,10 @@ KNOWN = (
            "forgetting: points that old tasks lost until the end", alone=False),
     Metric("plasticity", "New", "new-task accuracy", 1,
            "new-task accuracy: on each task right after learning it"),
+    Metric("constrained_avg", "Avg (labels)", "average accuracy among labels", 1,
+           "average accuracy where a language model chooses among a task's labels"),
+    Metric("constrained_forgetting", "Fgt (labels)", "forgetting among labels", -1,
+           "forgetting where it does", alone=False),
     Metric("backward_transfer", "BWT", "backward transfer", 1,
            "backward transfer: what later tasks changed for earlier ones", alone=False),
     Metric("forward_transfer", "FWT", "forward transfer", 1,
@@ -78,6 +82,8 @@ AVG, LAST, FORGETTING, PLASTICITY, *_ = KNOWN
 CHAT = (
     Metric("plasticity", "New", "exact answers", 1,
            "exact answers on each task right after learning it, in percent"),
+    Metric("nll", "NLL", "loss of an answer", -1,
+           "negative log-likelihood of a whole right answer, when its task was learned"),
     Metric("forgetting", "Drift", "drift", -1,
            "how far the answers to general instructions have moved: KL(before || now) in nats per "
            "token", alone=False, factor=0.01, digits=3),
@@ -95,8 +101,8 @@ CHAT = (
            "points that earlier tasks of the stream lost", alone=False),
 )  # fmt: skip
 """Of runs of a chat model."""
-BESIDE = CHAT[2:6]
-"""What is measured beside learning and drift."""
+EXACT, DRIFT, BESIDE = CHAT[0], CHAT[2], CHAT[3:7]
+"""Learning, drift, and what is measured beside them."""
 
 
 def known(experiment: ReportedExperiment) -> Sequence[Metric]:
@@ -110,7 +116,7 @@ def compared(experiment: ReportedExperiment) -> Sequence[Metric]:
     Backward transfer is left out, because it nearly repeats forgetting with the other sign; forward
     transfer because few records have it.
     """
-    return CHAT[:2] if experiment.chat else KNOWN[:4]
+    return (EXACT, DRIFT) if experiment.chat else KNOWN[:4]
 
 
 def results(experiment: ReportedExperiment) -> Table:
@@ -149,41 +155,21 @@ def _metrics(row: ResultRow, shown: Sequence[Metric]) -> list[TableCell | None]:
     ]
 
 
-LIMITS = {
-    "classes": "classes",
-    "train_per_class": "training images per class",
-    "test_per_class": "test images per class",
-    "train_size": "training examples per task",
-    "test_size": "test examples per task",
-}
-
-
 def _beside_the_paper(rows: Sequence[ResultRow]) -> Iterator[str]:
     """The paper's setting and ours, so that nobody compares what cannot be compared."""
-    pairs = ((row.place.setting, _setting(row.runs[0])) for row in rows if row.place)
-    for paper, ours in dict.fromkeys(pairs):
+    for paper, *ours in dict.fromkeys(
+        (row.place.setting, run.setting("stream", "name"), run.setting("model", "name"))
+        for row in rows
+        if row.place
+        for run in row.runs[:1]
+    ):
+        said = ", ".join(str(part) for part in ours if part)
         yield (
-            f"“paper”: its own runs, {paper}. These runs: {ours}. The figures can be compared as "
-            "far as the settings agree."
+            f"“paper”: its own runs, {paper}. These runs: {said}. "
+            "The figures can be compared as far as the settings agree."
         )
 
 
-def _setting(run: Record) -> str:
-    limits = ((run.setting("stream", key), words) for key, words in LIMITS.items())
-    parts = [run.setting("stream", "name"), *(f"{n} {words}" for n, words in limits if n)]
-    return ", ".join(str(part) for part in (*parts, run.setting("model", "name")) if part)
-
-
-BETTER, WORSE, OPEN, UNKNOWN, NOTHING = "better", "worse", "open", "unknown", "idle"
-TRADE = "trade"
-"""Forgets less and learns less, or more of both."""
-COUNTED = {
-    BETTER: "better",
-    WORSE: "worse",
-    OPEN: "not clearly different",
-    UNKNOWN: "with too few seeds to say",
-    NOTHING: "learned nothing",
-}
 NOTES = (
     "Better or worse: the difference is more than noise, also after correction for the number of "
     "rows (Holm, metric by metric). Open: it is not, which does not show that two rows are equal. "
@@ -230,17 +216,16 @@ def _paired(
 def _verdict(
     row: ResultRow, baseline: ResultRow, metric: Metric, gain: Estimate | None, clear: bool
 ) -> str:
-    """A model that learned nothing is not judged: it keeps what it never risked."""
-    if row.idle or baseline.idle:
-        return NOTHING
-    if gain is None or gain.half is None:
-        return UNKNOWN
+    """Better, worse, open; or nothing: of a model that learned nothing, because it keeps what it
+    never risked, and of one that forgets less and learns less, as every smaller step does."""
+    if row.idle or baseline.idle or gain is None or gain.half is None:
+        return ""
     if not clear:
-        return OPEN
+        return "open"
     learned = None if metric.alone else _paired(row, baseline, PLASTICITY.of)
     if learned and learned.excludes_zero and gain.mean * learned.mean > 0:
-        return TRADE
-    return BETTER if gain.mean * metric.better > 0 else WORSE
+        return ""
+    return "better" if gain.mean * metric.better > 0 else "worse"
 
 
 def difference_table(experiment: ReportedExperiment, found: Sequence[Difference]) -> Table | None:
@@ -267,51 +252,21 @@ def difference_table(experiment: ReportedExperiment, found: Sequence[Difference]
     )
 
 
-def headline(found: Sequence[Difference]) -> str:
-    """One sentence for the top of a page, by average accuracy.
-
-    Forgetting is left out on purpose: without equal learning, whoever learns least wins it. That
-    learning is not equal here is said first.
-    """
-    judged = [d for d in found if d.metric.key == "avg"]
-    if not judged:
-        return "No row is marked as the baseline; --baseline LABEL chooses one."
-    baselines = list(dict.fromkeys(d.baseline.label for d in judged))
-    against = baselines[0] if len(baselines) == 1 else "the baseline of their section"
-    counts = {verdict: sum(d.verdict == verdict for d in judged) for verdict in COUNTED}
-    parts = [f"{counts[v]} {words}" for v, words in COUNTED.items() if counts[v]]
-    return (
-        "Single settings, not compared at equal learning. Average accuracy against "
-        f"{against}: {', '.join(parts)}."
-    )
-
-
-def left_out(experiment: ReportedExperiment) -> str:
-    """Which rows are not compared although others are; empty where all are."""
-    alone = [r.label for r in experiment.rows if not r.baseline and not experiment.baseline_of(r)]
-    if not alone or not any(row.baseline for row in experiment.rows):
-        return ""
-    return (
-        f"Not compared, because the section of {plural(len(alone), 'row')} has no single baseline: "
-        f"{', '.join(alone)}. --baseline LABEL chooses one for all."
-    )
-
-
 def costs(experiment: ReportedExperiment) -> Table | None:
     """Time, memory and trained parameters; time also relative to the baseline at the same seed."""
     columns: dict[Column, Callable[[ResultRow], TableCell | None]] = {
-        Column("Train s/session", "", -1, "training seconds per session"):
+        Column("Train s/session", -1, "training seconds per session"):
             lambda row: spread_cell(row.spread(seconds_per_session)),
-        Column("× baseline", "", -1, "relative to the baseline"):  # noqa: RUF001
+        Column("× baseline", -1, "relative to the baseline"):  # noqa: RUF001
             lambda row: _ratio(row, experiment.baseline_of(row)),
-        Column("Score s/session", "", -1, "scoring seconds per session"):
+        Column("Score s/session", -1, "scoring seconds per session"):
             lambda row: spread_cell(row.spread(_scoring)),
-        Column("MB kept", "", -1, "of old tasks at the end"):
+        Column("MB kept", -1, "of old tasks at the end"):
             lambda row: _mean(row, kept_megabytes),
-        Column("MB of data", "", -1, "that these stand for"):
+        Column("MB of data", -1, "that these stand for"):
             lambda row: _mean(row, data_megabytes),
-        Column("Peak MiB", "", -1, "peak memory of the process"): lambda row: _mean(row, _peak, 0),
-        Column("Trained", "", 0, "trained parameters"): lambda row: _mean(row, _trained, 0),
+        Column("Peak MiB", -1, "peak memory of the process"): lambda row: _mean(row, _peak, 0),
+        Column("Trained", 0, "trained parameters"): lambda row: _mean(row, _trained, 0),
     }  # fmt: skip
     made = {column: [cell(row) for row in experiment.rows] for column, cell in columns.items()}
     shown = {column: cells for column, cells in made.items() if any(cells)}
@@ -373,68 +328,6 @@ def _cost_notes(experiment: ReportedExperiment) -> Iterator[str]:
             f"{resumed} of {plural(len(runs), 'run')} had been interrupted and resumed: "
             "their times may be off."
         )
-
-
-def score_names(experiment: ReportedExperiment) -> list[str]:
-    """The main score first."""
-    runs = experiment.runs()
-    mains = dict.fromkeys(run.result.main_score for run in runs)
-    return list(mains | dict.fromkeys(name for run in runs for name in run.result.scores))
-
-
-def score_table(experiment: ReportedExperiment) -> Table | None:
-    """All scores side by side: before the stream, each task when it was new, and at the end.
-
-    None where there is one score only, and nothing was scored before.
-    """
-    names = score_names(experiment)
-    ahead = any(run.result.before for run in experiment.runs())
-    if len(names) < 2 and not ahead:
-        return None
-    moments = {"Before": _before, "New": _new, "End": _end}
-    shown = [(name, title) for name in names for title in moments if ahead or title != "Before"]
-    lines = (
-        (row.section,
-         Line(row.label, tuple(_score(row, name, moments[title]) for name, title in shown)))
-        for row in experiment.rows
-    )  # fmt: skip
-    return Table(
-        f"Scores of {experiment.name} in percent, means over tasks: mean ± standard deviation over "
-        "seeds",
-        "Method",
-        tuple(Column(title, name, 1) for name, title in shown),
-        by_section(lines),
-        (*["Before: of the model that has learned nothing of the stream."] * ahead,
-         "New: on each task right after learning it. End: on all of them after the last.",),
-    )  # fmt: skip
-
-
-Scores = Sequence[float | None]
-
-
-def _score(row: ResultRow, name: str, moment: Callable[[Record, str], Scores]) -> TableCell | None:
-    def mean(run: Record) -> float | None:
-        values = moment(run, name)
-        found = estimate(values)
-        return found.mean if found and found.n == len(values) else None
-
-    return spread_cell(row.spread(mean))
-
-
-def _before(run: Record, name: str) -> Scores:
-    return run.result.before.get(name, ())
-
-
-def _new(run: Record, name: str) -> Scores:
-    found = run.result.scores.get(name)
-    tasks = enumerate(run.result.tasks)
-    return [found.at(t, t) for t, task in tasks if not task.known] if found else ()
-
-
-def _end(run: Record, name: str) -> Scores:
-    found = run.result.scores.get(name)
-    last = len(run.result.tasks) - 1
-    return [found.at(last, i) for i in range(last + 1)] if found else ()
 
 
 def choice_sentence(experiment: ReportedExperiment) -> str:

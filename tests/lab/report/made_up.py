@@ -253,7 +253,7 @@ def chat_study(folder: Path) -> Path:
                 result["scores"] = {"exact_match": {"matrix": [[new + more]], "union": [new]}}
                 result |= {"main_score": "exact_match", "before": {}}
                 result["metrics"] |= {
-                    "plasticity": new + more, "forgetting": drift, "drift": drift / 100,
+                    "plasticity": new + more, "forgetting": drift, "drift": drift / 100, "nll": 0.5,
                     "agreement": 100 - drift / 4, "wiki": 3.3, "wiki_change": drift / 400,
                     "choice": 48.0, "choice_change": more, "facts": 70.0, "facts_change": -drift,
                     "task_forgetting": None,

@@ -68,9 +68,9 @@ def test_what_else_changed_is_read_at_the_same_learning(chapter: Chapter) -> Non
 
 def test_every_setting_has_its_drift_and_abilities(chapter: Chapter) -> None:
     titles = [column.title for column in chapter.results.columns]
-    assert titles == ["New", "Drift", "Agree", "Wiki", "Choice", "Facts", "Seeds"]
+    assert titles == ["New", "NLL", "Drift", "Agree", "Wiki", "Choice", "Facts", "Seeds"]
     line = next(line for line in chapter.results.lines if line.label == "keep (lr=0.001)")
-    assert [cell and cell.text for cell in line.cells[:2]] == ["66.00", "0.060"]
+    assert [cell and cell.text for cell in line.cells[:3]] == ["66.00", "0.50", "0.060"]
     assert "in percent" not in chapter.results.caption
 
 
