@@ -17,7 +17,15 @@ from risegrad.core.arithmetic import Measured, Piece, add_measured, combine, mea
 from risegrad.core.blocks import BlockBatch, Layout, Span
 from risegrad.core.draws import Draws, Noise, Room, drawing_dtype
 from risegrad.core.shapers import BlockDraws, Rise, Shaper
-from risegrad.core.shards import LocalPart, Reduction, WholeStep, Work, local_part, reduced
+from risegrad.core.shards import (
+    Kept,
+    LocalPart,
+    Reduction,
+    WholeStep,
+    Work,
+    local_part,
+    reduced,
+)
 from risegrad.theory.calibration import kappa
 
 
@@ -139,10 +147,11 @@ def shape_whole(
     left_out: Mapping[str, int],
     gradients: Sequence[Tensor | None] | None = None,
     downhill: bool = True,
+    kept: Kept | None = None,
 ) -> None:
     """The same for a shaper that is tied: ``work`` gets the tensors, and the draw to call.
 
-    ``gradients`` are what the optimizer saw, where ``tensors`` are its displacements.
+    ``gradients`` are what the optimizer saw, where ``tensors`` are parameters that it has moved.
     """
     check_dense(layout, tensors)
 
@@ -153,7 +162,7 @@ def shape_whole(
         return {n: t for n, t in zip(layout.names, found, strict=True) if t is not None}
 
     seen = None if gradients is None else named(gradients)
-    work(WholeStep(named(tensors), left_out, draw, seen, downhill))
+    work(WholeStep(named(tensors), left_out, draw, seen, downhill, kept))
 
 
 def check_dense(layout: Layout, tensors: Sequence[Tensor | None]) -> None:
