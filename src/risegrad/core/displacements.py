@@ -25,7 +25,11 @@ class Starts:
     """Where tensors stood before a step; those that cannot move need no copy."""
 
     def __init__(self, moving: Mapping[str, Tensor]) -> None:
-        self._values = {name: local(tensor.detach()).clone() for name, tensor in moving.items()}
+        here = [local(tensor.detach()) for tensor in moving.values()]
+        copies = [torch.empty_like(tensor) for tensor in here]
+        if here:
+            torch._foreach_copy_(copies, here)
+        self._values = dict(zip(moving, copies, strict=True))
 
     @contextmanager
     def displaced(self, tensors: Mapping[str, Tensor], kept: Kept | None = None) -> Iterator[None]:

@@ -126,7 +126,7 @@ def shape_tensors(
         return
     draws = Draws(shaper.seed, step)
     d = layout.taking_part(_absent(layout, parts, left_out))
-    scalars = _scalars(d, layout.q, draws, present[0].tensor.device)
+    scalars = block_scalars(d, layout.q, draws, present[0].tensor.device)
     job = _Job(shaper, layout, parts, Noise(draws, Room()), scalars)
     sharded = any(part.reduction is not None for part in present)
     if isinstance(shaper, Rise) and shaper.sampler == "directions":
@@ -206,12 +206,12 @@ def _absent(
     ]
 
 
-def _scalars(d: Tensor, q: Tensor, draws: Draws, device: torch.device) -> BlockDraws:
+def block_scalars(d: Tensor, q: Tensor, draws: Draws, device: torch.device) -> BlockDraws:
     """The numbers of all blocks that do not depend on gradients, where the arithmetic happens."""
     # float64 costs nothing at one number per block; Apple's GPUs have none.
     dtype = torch.float32 if device.type == "mps" else torch.float64
-    drawn = (d, q, draws.chi_squares(q.numpy()), draws.scalar_normals(len(d)))
-    d, q, chi2, normal = (vector.to(device, dtype, non_blocking=True) for vector in drawn)
+    drawn = torch.stack([d, q, draws.chi_squares(q.numpy()), draws.scalar_normals(len(d))])
+    d, q, chi2, normal = drawn.to(device, dtype, non_blocking=True)
     # Blocks of which nothing takes part are not used; they must not divide by zero.
     d = d.clamp(min=1)
     return BlockDraws(
