@@ -133,8 +133,10 @@ class Perturbed:
     def direction(self, draws: Draws, query: int, index: int) -> Tensor:
         """Standard normals in the shape of one tensor, float32 where the tensor is half."""
         tensor, number = self.tensors[index], self.numbers[index]
-        room = torch.empty(tensor.numel(), dtype=drawing_dtype(tensor.dtype), device=tensor.device)
-        return draws.normals(room, direction=query, stream=number).view(tensor.shape)
+        size = tensor.numel()
+        room = torch.empty(size, dtype=drawing_dtype(tensor.dtype), device=tensor.device)
+        drawn = draws.normals(room, direction=query, stream=number, whole=size)
+        return drawn.view(tensor.shape)
 
 
 def perturbed(params: Named) -> Perturbed:

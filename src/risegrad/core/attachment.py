@@ -27,7 +27,7 @@ from risegrad.core.coverage import (
     summary,
     taking_part,
 )
-from risegrad.core.displacements import copy_if_moving, decay, writable_gradient
+from risegrad.core.displacements import Starts, kept_by_decay, writable_gradient
 from risegrad.core.optimizers import (
     check_can_be_shaped,
     has_gradients,
@@ -37,7 +37,7 @@ from risegrad.core.optimizers import (
 )
 from risegrad.core.shaped_step import shape_tensors, shape_whole
 from risegrad.core.shapers import Shaper
-from risegrad.core.shards import Work, exact_products, local
+from risegrad.core.shards import Kept, Work, exact_products
 
 On = Literal["gradient", "update"]
 Closure = Callable[[], Any]
@@ -98,7 +98,8 @@ class Attachment:
         self._seeded = shaper
         self._coverage: Coverage
         self._handles: list[Any] = []
-        self._before: list[Tensor | None] | None = None
+        self._moving: dict[str, Tensor] | None = None
+        self._starts: Starts | None = None
         self._work: Work | None = None
         self._awaited = False
         self._left_out: dict[str, int] = {}
@@ -200,20 +201,28 @@ class Attachment:
     def _before_step(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        self._before = None  # a step that failed may have left it
+        self._moving = self._starts = self._work = None  # a step that failed may have left them
         if scaler_skips(optimizer):
             return None
         self._counts = not only_creates_state(optimizer, kwargs)
         self._follow_optimizer()
-        tie = self._coverage.tie
-        with exact_products(*self._tensors[:1]):
-            self._work = None if tie is None else tie.ready()
         # torch runs this hook before the closure computes gradients, so the closure does the work.
         self._awaited = (args[1:2] or (kwargs.get("closure"),))[0] is not None
+        tie = self._coverage.tie
         if self.on == "update":
             # An optimizer that needs no gradients (zeroth-order) moves what requires them.
             anyone = self._awaited or not has_gradients(optimizer)
-            self._before = [copy_if_moving(tensor, anyone) for tensor in self._tensors]
+            self._moving = {
+                name: tensor
+                for name, tensor in zip(self.layout.names, self._tensors, strict=True)
+                if tensor.grad is not None or (anyone and tensor.requires_grad)
+            }
+        with torch.no_grad(), exact_products(*self._tensors[:1]):
+            if tie is not None:
+                self._work = tie.ready(self._moving)
+            elif self._moving is not None:
+                self._starts = Starts(self._moving)
+        if self.on == "update":
             return None
         if len(args) > 1 and args[1] is not None:
             return (args[0], self._shaping(args[1]), *args[2:]), kwargs
@@ -239,30 +248,18 @@ class Attachment:
 
     @torch.no_grad()
     def _after_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
-        if self._before is None:
+        moving, self._moving = self._moving, None
+        if moving is None:
             return
-        before, self._before = self._before, None
-        known = self._awaited and has_gradients(optimizer)
-        olds = [
-            None if known and tensor.grad is None else old
-            for tensor, old in zip(self._tensors, before, strict=True)
-        ]
-        moved = [
-            None if old is None else tensor.detach()
-            for tensor, old in zip(self._tensors, olds, strict=True)
-        ]
-        tie = self._coverage.tie
-        if tie is not None and tie.leaves_decay:
-            decay(optimizer, self._tensors, olds, self._coverage.groups)
-        here, starts = ([local(t) for t in some if t is not None] for some in (moved, olds))
-        # The parameters themselves hold the displacement for a moment: no third copy of them.
-        if here:
-            torch._foreach_sub_(here, starts)
-        try:
-            self._shape(moved, [tensor.grad for tensor in self._tensors])
-        finally:
-            if here:
-                torch._foreach_add_(here, starts)
+        if self._awaited and has_gradients(optimizer):  # a closure has made them meanwhile
+            moving = {name: tensor for name, tensor in moving.items() if tensor.grad is not None}
+        tensors = [moving.get(name) for name in self.layout.names]
+        if self._starts is None:
+            self._shape(tensors, [tensor.grad for tensor in self._tensors])
+            return
+        with self._starts.displaced(moving):
+            self._shape([None if tensor is None else tensor.detach() for tensor in tensors])
+        self._starts = None
 
     def _shape(
         self, tensors: list[Tensor | None], gradients: list[Tensor | None] | None = None
@@ -273,9 +270,16 @@ class Attachment:
                 shape_tensors(*arguments)
             else:
                 uphill = any(group.get("maximize") for group in self._optimizer.param_groups)
-                shape_whole(self._work, *arguments, gradients, not uphill)
+                shape_whole(self._work, *arguments, gradients, not uphill, self._kept())
         self._work = None
         self.steps += self._counts
+
+    def _kept(self) -> Kept | None:
+        tie = self._coverage.tie
+        if self.on == "gradient" or tie is None or not tie.leaves_decay:
+            return None
+        pairs = zip(self._tensors, self._coverage.groups, strict=True)
+        return kept_by_decay(self._optimizer, dict(zip(self.layout.names, pairs, strict=True)))
 
     def _save(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
         saved_state.put(state_dict, self.state_dict())

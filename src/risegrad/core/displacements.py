@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from risegrad.core.optimizers import decay_kept
-from risegrad.core.shards import local
+from risegrad.core.shards import Kept, local
 
 
 def writable_gradient(tensor: Tensor) -> Tensor | None:
@@ -20,29 +21,44 @@ def writable_gradient(tensor: Tensor) -> Tensor | None:
     return grad
 
 
-def copy_if_moving(tensor: Tensor, anyone: bool) -> Tensor | None:
-    """Whoever has no gradient stays where it is, so its step needs no memory."""
-    moving = tensor.grad is not None or (anyone and tensor.requires_grad)
-    return tensor.detach().clone() if moving else None
+class Starts:
+    """Where tensors stood before a step; those that cannot move need no copy."""
+
+    def __init__(self, moving: Mapping[str, Tensor]) -> None:
+        here = [local(tensor.detach()) for tensor in moving.values()]
+        copies = [torch.empty_like(tensor) for tensor in here]
+        if here:
+            torch._foreach_copy_(copies, here)
+        self._values = dict(zip(moving, copies, strict=True))
+
+    @contextmanager
+    def displaced(self, tensors: Mapping[str, Tensor], kept: Kept | None = None) -> Iterator[None]:
+        """While active, these parameters hold their displacements: no third copy of them.
+
+        ``kept``: what decoupled weight decay left of each; then it is no part of a displacement.
+        """
+        here = [local(tensor.detach()) for tensor in tensors.values()]
+        starts = [self._values[name] for name in tensors]
+        decayed: dict[int, tuple[float | Tensor, list[Tensor]]] = {}
+        for name in tensors.keys() & (kept or {}).keys():
+            share = (kept or {})[name]
+            decayed.setdefault(id(share), (share, []))[1].append(self._values[name])
+        for share, own in decayed.values():
+            torch._foreach_mul_(own, share)
+        if here:
+            torch._foreach_sub_(here, starts)
+        try:
+            yield
+        finally:
+            if here:
+                torch._foreach_add_(here, starts)
 
 
-def decay(
-    optimizer: Optimizer,
-    tensors: Sequence[Tensor],
-    olds: Sequence[Tensor | None],
-    groups: Sequence[int],
-) -> None:
-    """Let decoupled weight decay be done already, so that it is no part of displacements.
+def kept_by_decay(optimizer: Optimizer, groups: Mapping[str, tuple[Tensor, int]]) -> Kept:
+    """What decoupled weight decay leaves of these tensors, whose groups have these numbers.
 
-    ``groups`` has the number of each tensor's parameter group; without a gradient none decays.
+    Without a gradient none decays.
     """
-    by_group: dict[int, list[Tensor]] = {}
-    for tensor, old, number in zip(tensors, olds, groups, strict=True):
-        if old is not None and tensor.grad is not None:
-            by_group.setdefault(number, []).append(local(old))
-    for number, own in by_group.items():
-        kept = decay_kept(optimizer, optimizer.param_groups[number])
-        if isinstance(kept, Tensor):
-            torch._foreach_mul_(own, kept)
-        elif kept is not None:
-            torch._foreach_mul_(own, [kept] * len(own))
+    each = [decay_kept(optimizer, group) for group in optimizer.param_groups]
+    found = {name: each[n] for name, (t, n) in groups.items() if t.grad is not None}
+    return {name: share for name, share in found.items() if share is not None}

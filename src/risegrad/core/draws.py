@@ -41,6 +41,17 @@ def mix(*words: int) -> int:
     return state
 
 
+def tile_size(kind: str, whole: int | None = None) -> int:
+    """Positions in a tile on a kind of device; none there is longer than a whole stream.
+
+    >>> tile_size("cpu", 8192), tile_size("cuda", 8192), tile_size("cuda")
+    (16384, 8192, 1048576)
+    """
+    if kind == "cpu":
+        return TILE
+    return DEVICE_TILE if whole is None else max(1, min(DEVICE_TILE, whole))
+
+
 def numbered_generator(
     seed: int, number: int, device: torch.device | str = "cpu"
 ) -> torch.Generator:
@@ -55,12 +66,20 @@ class Draws:
     seed: int
     step: int
 
-    def normals(self, out: Tensor, start: int = 0, direction: int = 0, stream: int = 0) -> Tensor:
+    def normals(
+        self,
+        out: Tensor,
+        start: int = 0,
+        direction: int = 0,
+        stream: int = 0,
+        whole: int | None = None,
+    ) -> Tensor:
         """Fill the 1-D ``out`` with the standard normals at ``start, start + 1, ...``.
 
-        Other directions and other streams are other, independent numbers.
+        Other directions and other streams are other, independent numbers; ``whole`` is the length
+        of the stream, if it has an end.
         """
-        size = TILE if out.device.type == "cpu" else DEVICE_TILE
+        size = tile_size(out.device.type, whole)
         stop = start + out.numel()
         key = mix(self._key, stream, direction)
         whole = range(-(-start // size), stop // size)

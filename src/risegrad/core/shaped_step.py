@@ -17,7 +17,15 @@ from risegrad.core.arithmetic import Measured, Piece, add_measured, combine, mea
 from risegrad.core.blocks import BlockBatch, Layout, Span
 from risegrad.core.draws import Draws, Noise, Room, drawing_dtype
 from risegrad.core.shapers import BlockDraws, Rise, Shaper
-from risegrad.core.shards import LocalPart, Reduction, WholeStep, Work, local_part, reduced
+from risegrad.core.shards import (
+    Kept,
+    LocalPart,
+    Reduction,
+    WholeStep,
+    Work,
+    local_part,
+    reduced,
+)
 from risegrad.theory.calibration import kappa
 
 
@@ -118,7 +126,7 @@ def shape_tensors(
         return
     draws = Draws(shaper.seed, step)
     d = layout.taking_part(_absent(layout, parts, left_out))
-    scalars = _scalars(d, layout.q, draws, present[0].tensor.device)
+    scalars = block_scalars(d, layout.q, draws, present[0].tensor.device)
     job = _Job(shaper, layout, parts, Noise(draws, Room()), scalars)
     sharded = any(part.reduction is not None for part in present)
     if isinstance(shaper, Rise) and shaper.sampler == "directions":
@@ -139,10 +147,11 @@ def shape_whole(
     left_out: Mapping[str, int],
     gradients: Sequence[Tensor | None] | None = None,
     downhill: bool = True,
+    kept: Kept | None = None,
 ) -> None:
     """The same for a shaper that is tied: ``work`` gets the tensors, and the draw to call.
 
-    ``gradients`` are what the optimizer saw, where ``tensors`` are its displacements.
+    ``gradients`` are what the optimizer saw, where ``tensors`` are parameters that it has moved.
     """
     check_dense(layout, tensors)
 
@@ -153,7 +162,7 @@ def shape_whole(
         return {n: t for n, t in zip(layout.names, found, strict=True) if t is not None}
 
     seen = None if gradients is None else named(gradients)
-    work(WholeStep(named(tensors), left_out, draw, seen, downhill))
+    work(WholeStep(named(tensors), left_out, draw, seen, downhill, kept))
 
 
 def check_dense(layout: Layout, tensors: Sequence[Tensor | None]) -> None:
@@ -197,12 +206,12 @@ def _absent(
     ]
 
 
-def _scalars(d: Tensor, q: Tensor, draws: Draws, device: torch.device) -> BlockDraws:
+def block_scalars(d: Tensor, q: Tensor, draws: Draws, device: torch.device) -> BlockDraws:
     """The numbers of all blocks that do not depend on gradients, where the arithmetic happens."""
     # float64 costs nothing at one number per block; Apple's GPUs have none.
     dtype = torch.float32 if device.type == "mps" else torch.float64
-    drawn = (d, q, draws.chi_squares(q.numpy()), draws.scalar_normals(len(d)))
-    d, q, chi2, normal = (vector.to(device, dtype, non_blocking=True) for vector in drawn)
+    drawn = torch.stack([d, q, draws.chi_squares(q.numpy()), draws.scalar_normals(len(d))])
+    d, q, chi2, normal = drawn.to(device, dtype, non_blocking=True)
     # Blocks of which nothing takes part are not used; they must not divide by zero.
     d = d.clamp(min=1)
     return BlockDraws(

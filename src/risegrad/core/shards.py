@@ -215,9 +215,13 @@ def _not_supported(name: str, tensor: DTensor, more: str = "") -> NotImplemented
     )
 
 
+Kept = Mapping[str, float | Tensor]
+"""What decoupled weight decay leaves of parameters; of one group it is one object."""
+
+
 @dataclass(frozen=True)
 class WholeStep:
-    """What a tied shaper is given: gradients or displacements, to be changed in place."""
+    """What a tied shaper is given: gradients, or parameters that have moved, to be changed."""
 
     tensors: Mapping[str, Tensor]
     """Those that take part in this step; under FSDP2 sharded ones (``gathered``, ``put``)."""
@@ -226,9 +230,11 @@ class WholeStep:
     draw: Callable[[Mapping[str, Tensor]], None]
     """Shapes tensors of these names block by block, in place; call it once at most."""
     gradients: Mapping[str, Tensor] | None = None
-    """What the optimizer saw, where ``tensors`` are displacements; None: they are the gradients."""
+    """What the optimizer saw, where ``tensors`` are parameters; None: they are the gradients."""
     downhill: bool = True
     """Whether a displacement is meant to go against its gradient (``maximize`` goes along it)."""
+    kept: Kept | None = None
+    """Where displacements are to come without weight decay."""
 
 
 Work = Callable[[WholeStep], None]
@@ -243,10 +249,10 @@ class Tie(ABC):
     """Whether decoupled weight decay stays what it is: displacements come without it."""
 
     @abstractmethod
-    def ready(self) -> Work:
-        """What to do with the step that begins now.
+    def ready(self, moving: Mapping[str, Tensor] | None = None) -> Work:
+        """What to do with the step that begins now; called before the parameters move.
 
-        Called while the parameters have their values; when a displacement is shaped, they have not.
+        ``moving``: those that may move, if displacements are shaped; None: gradients are.
         """
 
     def notes(self) -> list[str]:

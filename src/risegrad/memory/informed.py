@@ -23,13 +23,14 @@ from risegrad.common.checks import check_choice, check_positive_int
 from risegrad.core.arithmetic import norm
 from risegrad.core.attachment import On
 from risegrad.core.blocks import BlockChoice, listing
+from risegrad.core.displacements import Starts
 from risegrad.core.optimizers import is_adaptive
 from risegrad.core.shapers import BlockDraws, QChoice, Shaper, one_draw_coefficients
-from risegrad.core.shards import Reduction, Tie, WholeStep, Work, gathered, local_part, put, reduced
+from risegrad.core.shards import Reduction, Tie, WholeStep, Work, gathered, put, reduced
 from risegrad.memory.factor import check_damping
 from risegrad.memory.memory import DAMPING, Memory
 from risegrad.memory.sides import Bound, ParameterSides
-from risegrad.memory.stacks import Products, Stack, stacks_of
+from risegrad.memory.stacks import Products, Stacks
 
 KEPT = 0.9
 """How much of the running means a step keeps."""
@@ -65,18 +66,10 @@ class Progress:
         plain, filtered = self._means.unbind()
         return torch.where(filtered > 0, (plain / filtered).clamp(1, LONGEST), 1)
 
-    def match(self, step: WholeStep, products: Iterable[Products]) -> None:
-        """Lengthen a filtered step, by what its products say, to the plain one's progress."""
-        found = list(products)
-        if not found:
-            return
-        self._follow(_cosines(found) * (-1 if step.gradients is not None and step.downhill else 1))
-        by_device: dict[torch.device, list[Tensor]] = {}
-        for name, tensor in step.tensors.items():
-            part = local_part(name, tensor).after(step.left_out.get(name, 0)).tensor
-            by_device.setdefault(part.device, []).append(part)
-        for device, parts in by_device.items():
-            torch._foreach_mul_(parts, self.factor.to(device, torch.float32, non_blocking=True))
+    def follow(self, products: Sequence[Products], against: bool) -> None:
+        """Count a step in; ``against``: a step is meant to go against its gradient."""
+        if products:
+            self._follow(_cosines(products) * (-1 if against else 1))
 
     def _follow(self, cosines: Tensor) -> None:
         means = self._means.to(cosines, non_blocking=True)
@@ -84,7 +77,7 @@ class Progress:
         self._means = torch.where(said, torch.lerp(cosines, means, KEPT), means)
 
 
-def _cosines(found: list[Products]) -> Tensor:
+def _cosines(found: Sequence[Products]) -> Tensor:
     """``<g, U>`` and ``<g, U'>`` over ``|g| |U|``, shards of other processes included."""
     place = found[0].squares.device
     sums: dict[Reduction | None, Tensor] = {}
@@ -271,6 +264,19 @@ class Informed(Shaper):
         )
 
 
+def _displacing(work: Work, moving: Mapping[str, Tensor] | None, names: Sequence[str]) -> Work:
+    """The same work while these parameters, if they move at all, hold their displacements."""
+    if moving is None:
+        return work
+    starts = Starts({name: moving[name] for name in names if name in moving})
+
+    def displaced(step: WholeStep) -> None:
+        with starts.displaced({n: step.tensors[n] for n in names if n in step.tensors}, step.kept):
+            work(step)
+
+    return displaced
+
+
 def right_place(optimizer: Optimizer) -> On:
     """Where Informed works: the update of adaptive optimizers and of those with a line search."""
     return "update" if is_adaptive(optimizer) or isinstance(optimizer, LBFGS) else "gradient"
@@ -319,27 +325,36 @@ class InformedTie(Tie):
                 "exempt, or take strict=False to leave them as plain training leaves them"
             )
 
-    def ready(self) -> Work:
+    def ready(self, moving: Mapping[str, Tensor] | None = None) -> Work:
         self._check_strict()  # one may have been thawed
-        damping, q = self.shaper.damping, self.shaper.q
-        if q is not None:
-            return DrawnStep(self.bound.now(), damping, float(q)).draw  # type: ignore[arg-type]
-        filters = [(stack, stack.now(damping)) for stack in self._stacks]
+        if self.shaper.q is not None:
+            sides, damping = self.bound.now(), self.shaper.damping
+            drawn = DrawnStep(sides, damping, float(self.shaper.q))  # type: ignore[arg-type]
+            return _displacing(drawn.draw, moving, list(moving or ()))
+        stacks = self._stacks
+        begun = stacks.begin(moving)
 
         def turn(step: WholeStep) -> None:
-            """Stack after stack, so that one is held in float32 (and whole) at a time."""
-            found: list[Products] = []
-            for stack, now in filters:
-                found += stack.turn(step, now, measured=self.progress is not None)
+            measured = self.progress is not None
+            turned = [
+                each
+                for stack, now in zip(stacks.stacks, begun, strict=True)
+                for each in stack.turn(step, now, measured)
+            ]
+            factor = None
             if self.progress is not None:
-                self.progress.match(step, found)
+                against = step.gradients is not None and step.downhill
+                self.progress.follow([p for _, p in turned if p is not None], against)
+                factor = self.progress.factor
+            for one, _ in turned:
+                one.finish(step, factor)
 
-        return turn
+        return _displacing(turn, moving, stacks.large)
 
     @cached_property
-    def _stacks(self) -> list[Stack]:
+    def _stacks(self) -> Stacks:
         _, params, _ = self._made_of
-        return stacks_of(self.bound.ways, params, self.shaper.damping)
+        return Stacks(self.bound.ways, params, self.shaper.damping)
 
     def notes(self) -> list[str]:
         sides = self.bound.now()

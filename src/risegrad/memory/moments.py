@@ -185,10 +185,11 @@ def _nystroem(asked: Sequence[tuple[Any, float]]) -> list[Factor]:
     inner = omega.T @ shifted
     values, vectors = torch.linalg.eigh((inner + inner.mT) / 2)
     half = shifted @ (vectors / torch.maximum(values, shift[:, None]).sqrt()[:, None])
-    q, r = torch.linalg.qr(half)
-    squares, turned = torch.linalg.eigh(r @ r.mT)
-    top = (squares.flip(-1)[:, :rank] - shift[:, None]).clamp(min=0)
-    found = (q @ turned.flip(-1)[:, :, :rank]).to(dtype)
+    # No square is below the shift, so a product is as good as a QR and takes half of its time.
+    squares, turned = torch.linalg.eigh(half.mT @ half)
+    squares, turned = squares.flip(-1)[:, :rank], turned.flip(-1)[:, :, :rank]
+    top = (squares - shift[:, None]).clamp(min=0)
+    found = (half @ (turned / squares.sqrt()[:, None])).to(dtype)
     return [
         Factor.of_eigenpairs(u.clone(), *(part.to(dtype) for part in _ordered(w, t, first.dim)))
         for u, w, t in zip(found, top, trace, strict=True)
