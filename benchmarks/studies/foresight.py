@@ -39,7 +39,7 @@ from riselab.experiments.file import load_experiment
 from riselab.foresight.local_updates import Bench, step_sizes_for
 from riselab.foresight.local_validation import rank_correlation
 from riselab.foresight.reached_point import ReachedPoint, state_of
-from riselab.foresight.session import SessionProblem, SessionReader, measurement_of, rise_of
+from riselab.foresight.session import SessionProblem, measurement_of, rise_of
 from riselab.foresight.settings import DiagnosisSettings, ValidationSettings, read_sections
 from riselab.records.record import provenance
 
@@ -172,8 +172,7 @@ class Look:
 
     def at(self, training: Any, steps: int) -> None:
         """The true change of the historical loss by now."""
-        reader = SessionReader(training.session, self.problem.reader.known > 0)
-        reader._kind = self.problem.reader._kind
+        reader = replace(self.problem.reader, session=training.session)
         module, kept = training.session.module, self.problem.kept
         with torch.no_grad():
             now = Objective(module, kept.batches, None, reader.answers).value()

@@ -48,28 +48,28 @@ Plain = dict[str, Tensor]
 """A batch by the names of its fields, which curvature code knows how to move and to count."""
 
 
+@dataclass
 class SessionReader:
     """Reads a session's batches: predictions over the classes before it, and their labels."""
 
-    def __init__(self, session: Session, masks_classes: bool) -> None:
-        self.session = session
-        # Rows of new classes are random before the session: no part of what was learned.
-        self.known = session.seen_before if masks_classes else 0
-        self._kind: Callable[..., SessionBatch] | None = None
+    session: Session
+    known: int
+    """classes before the session, whose scores count alone; 0: all count"""
+    kind: Callable[..., SessionBatch] | None = None
 
     def batches(self, refs: Sequence[Ref], size: int) -> list[Plain]:
         """The named training examples, in batches."""
         found = []
         for low in range(0, len(refs), size):
             batch = self.session.items.fetch(refs[low : low + size], self.session.epochs)
-            self._kind = type(batch)
+            self.kind = type(batch)
             found.append({f.name: getattr(batch, f.name) for f in fields(batch)})  # type: ignore[arg-type]
         return found
 
     def batch(self, plain: Plain) -> SessionBatch:
         """The mapping as the session's own kind of batch again."""
-        assert self._kind is not None
-        return self._kind(**plain)
+        assert self.kind is not None
+        return self.kind(**plain)
 
     def answers(self, module: nn.Module, plain: Plain) -> tuple[Tensor, Tensor]:
         """Scores and labels, one row for each prediction that counts."""
@@ -129,7 +129,9 @@ class SessionProblem:
         for parameter in training.session.parameters.values():
             parameter.requires_grad_(True)
         session = training.session
-        reader = SessionReader(session, type(point.host).masks_classes and session.seen_before > 0)
+        # Rows of new classes are random before the session: no part of what was learned.
+        known = session.seen_before if type(point.host).masks_classes else 0
+        reader = SessionReader(session, known)
         wanted = how.examples + how.memory
         drawn = earlier_examples(point, wanted, how.seed)
         # Of fewer than are wanted, both parts get their share.
