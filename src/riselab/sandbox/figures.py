@@ -12,15 +12,9 @@ from torch import Tensor
 from riselab.sandbox import figure_style as kit
 from riselab.sandbox import one_step_figures as one_step
 from riselab.sandbox import trajectories
+from riselab.sandbox.informed import DAMPINGS, FRONTIER_DAMPING, InformedMeasurement
 from riselab.sandbox.run import Results
-from riselab.sandbox.trajectories import (
-    DAMPINGS,
-    EQUAL_PROGRESS,
-    FRONTIER_DAMPING,
-    EqualProgress,
-    InformedMeasurement,
-    Subject,
-)
+from riselab.sandbox.trajectories import EQUAL_PROGRESS, EqualProgress, Subject
 
 
 class Look(NamedTuple):
