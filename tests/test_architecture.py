@@ -178,7 +178,7 @@ def test_a_callback_leaves_the_laboratory_alone():
     assert ast.literal_eval(fresh(code)) == []
 
 
-LAZY = ["risegrad", "risegrad.curvature", "risegrad.memory", "riselab", "riselab.foresight"]
+LAZY = ["risegrad", "risegrad.curvature", "risegrad.memory", "riselab"]
 
 
 @pytest.mark.parametrize("package", LAZY)

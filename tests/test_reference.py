@@ -18,7 +18,6 @@ ROOMS = (
     "risegrad.zeroth_order",
     "risegrad.curvature",
     "risegrad.memory",
-    "riselab.foresight",
     "riselab",
 )
 

@@ -39,8 +39,7 @@ from riselab.experiments.file import load_experiment
 from riselab.foresight.local_updates import Bench, step_sizes_for
 from riselab.foresight.local_validation import rank_correlation
 from riselab.foresight.reached_point import ReachedPoint, state_of
-from riselab.foresight.session import SessionProblem, SessionReader, rise_of
-from riselab.foresight.session_diagnosis import measurement_of
+from riselab.foresight.session import SessionProblem, measurement_of, rise_of
 from riselab.foresight.settings import DiagnosisSettings, ValidationSettings, read_sections
 from riselab.records.record import provenance
 
@@ -112,7 +111,7 @@ def first_steps(point: ReachedPoint, space: Space, draws: int, seed: int) -> Ten
     """The displacements (d, K) of the first step, on other batches each time."""
     found = []
     for draw in range(draws):
-        with point.undisturbed():
+        with torch.random.fork_rng(devices=range(torch.accelerator.device_count())):
             training = point.training(seed=mix(seed, 5, draw) % 2**31)
             before = values_of(training, space)
             next(iter(training.steps(0)))
@@ -173,8 +172,7 @@ class Look:
 
     def at(self, training: Any, steps: int) -> None:
         """The true change of the historical loss by now."""
-        reader = SessionReader(training.session, self.problem.reader.known > 0)
-        reader._kind = self.problem.reader._kind
+        reader = replace(self.problem.reader, session=training.session)
         module, kept = training.session.module, self.problem.kept
         with torch.no_grad():
             now = Objective(module, kept.batches, None, reader.answers).value()

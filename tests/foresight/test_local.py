@@ -26,12 +26,11 @@ from riselab.foresight.local_updates import (
     validate,
 )
 from riselab.foresight.local_validation import (
+    Agreement,
     LocalSettings,
-    agreement,
     breaking_point,
     rank_correlation,
     run_local,
-    spreads,
 )
 from riselab.foresight.settings import DiagnosisSettings, ValidationSettings
 
@@ -42,17 +41,14 @@ def settings(**validation):
     return LocalSettings(how, ValidationSettings(**given), "a small one", "id")
 
 
-WANTED = {"steps": (1, 2), "checkpoints": (0, 2)}
-
-
 @pytest.fixture(scope="module")
 def quadratic():
-    return run_local(settings(**WANTED), SmallProblem.after)
+    return run_local(settings(steps=(1, 2)), SmallProblem.after(2))
 
 
 def test_a_quadratic_is_predicted_exactly(quadratic):
     assert quadratic.rules == (*RULES, SIGNS, "informed, damping 0.3")
-    assert len(quadratic.outcomes) == 2 * 2 * 2 * (1 + 1 + 6 + 6 + 1 + 1)
+    assert len(quadratic.outcomes) == 2 * 2 * (1 + 1 + 6 + 6 + 1 + 1)
     for outcome in quadratic.outcomes:
         for curvature in ("hessian", "ggn"):
             assert outcome.predicted(curvature) == pytest.approx(outcome.true, rel=1e-8, abs=1e-13)
@@ -64,48 +60,40 @@ def test_a_quadratic_is_predicted_exactly(quadratic):
 
 
 def test_the_draws_have_the_predicted_moments(quadratic):
-    for point in quadratic.checkpoints:
-        assert len(point.predicted) == 2
-        for row in point.predicted:
-            assert row.drawn.draws == 6
-            # The prediction's own error comes on top: its trace is an estimate.
-            assert abs(row.score) < STANDARD_ERRORS
-            assert 0.2 < row.drawn.std / row.std < 2.5
-
-
-def test_checkpoints_are_further_on(quadratic):
-    first, second = quadratic.checkpoints
-    assert (first.steps, second.steps) == (0, 2)
-    assert second.incoming_loss < first.incoming_loss
+    assert len(quadratic.spreads) == 2
+    for row in quadratic.spreads:
+        assert row.draws == 6
+        # The prediction's own error comes on top: its trace is an estimate.
+        assert abs(row.score) < STANDARD_ERRORS
+        assert 0.2 < row.std / row.predicted_std < 2.5
 
 
 def test_step_sizes_come_from_damages(quadratic):
-    point = quadratic.checkpoints[0]
-    for size, part in zip(point.step_sizes, (0.01, 0.3), strict=True):
-        plain = [o for o in point.outcomes if (o.rule, o.step_size, o.steps) == ("FO", size, 1)]
-        assert plain[0].damage["ggn"] == pytest.approx(part * point.historical_loss, rel=1e-9)
+    for size, part in zip(quadratic.step_sizes, (0.01, 0.3), strict=True):
+        plain = [o for o in quadratic.outcomes if (o.rule, o.step_size, o.steps) == ("FO", size, 1)]
+        assert plain[0].damage["ggn"] == pytest.approx(part * quadratic.historical_loss, rel=1e-9)
 
 
 def test_a_network_leaves_the_quadratic_picture():
     wanted = settings(steps=(1,), damages=(1e-6, 30.0), draws=3)
-    found = run_local(wanted, lambda steps: SmallProblem.after(steps, quadratic=False))
-    small, large = (
-        [o for o in found.outcomes if o.step_size == size]
-        for size in found.checkpoints[0].step_sizes
-    )
-    assert agreement(small, "hessian").relative_error < 0.02
-    assert agreement(large, "hessian").relative_error > 0.1
-    first = found.checkpoints[0].step_sizes[0]
+    found = run_local(wanted, SmallProblem.after(0, quadratic=False))
+    small, large = ([o for o in found.outcomes if o.step_size == size] for size in found.step_sizes)
+    assert Agreement.of(small, "hessian").relative_error < 0.02
+    assert Agreement.of(large, "hessian").relative_error > 0.1
+    first = found.step_sizes[0]
     assert breaking_point(found.outcomes, "hessian", 1, "FO") == first
     words = [line.split() for line in str(found).splitlines()]
-    assert ["checkpoint", "0", "1", "hessian", f"{first:.3g}"] in [line[:5] for line in words]
+    assert ["1", "steps", "hessian", f"{first:.3g}"] in [line[:4] for line in words]
 
 
 def test_a_record_holds_every_update(quadratic):
     content = json.loads(json.dumps(quadratic.to_dict(), allow_nan=False))
     assert content["settings"]["subject"] == "a small one"
-    assert len(content["checkpoints"][0]["outcomes"]) == 64
+    assert len(content["outcomes"]) == 64
     assert content["agreement"][0]["curvature"] == "hessian"
+    end = content["quadratic_up_to"][0]
+    assert (end["steps"], end["curvature"]) == (1, "hessian")
+    assert end["step_size"]["FO"] == quadratic.step_sizes[-1]
 
 
 def bench():
@@ -211,7 +199,7 @@ def test_without_a_memory_there_is_no_informed_rule():
 
 
 def outcome(rule="FO", size=1.0, true=1.0, damage=1.0, linear=0.0, steps=1, draw=0):
-    return Outcome(0, rule, size, steps, draw, 1.0, true, linear, {"ggn": damage})
+    return Outcome(rule, size, steps, draw, 1.0, true, linear, {"ggn": damage})
 
 
 def test_agreement_counts_signs_and_winners():
@@ -221,13 +209,13 @@ def test_agreement_counts_signs_and_winners():
         outcome("RISE", true=2.0, damage=0.8, draw=1),  # wrongly better
         outcome("RISE", true=-1.0, damage=0.7, draw=2),  # rightly better, wrong sign
     ]
-    found = agreement(rows, "ggn")
+    found = Agreement.of(rows, "ggn")
     assert found.better_agreement == pytest.approx(2 / 3)
     assert found.sign_agreement == 0.75
     assert found.relative_error == pytest.approx((0.8 + 0.6) / 2)
-    assert agreement(rows[:1], "ggn").better_agreement is None
-    assert agreement(rows[:1], "ggn").rank_correlation is None
-    assert agreement([outcome(true=0.0)], "ggn").relative_error == math.inf
+    assert Agreement.of(rows[:1], "ggn").better_agreement is None
+    assert Agreement.of(rows[:1], "ggn").rank_correlation is None
+    assert Agreement.of([outcome(true=0.0)], "ggn").relative_error == math.inf
 
 
 def test_where_the_picture_breaks():
@@ -243,12 +231,12 @@ def test_rank_correlation():
     assert rank_correlation([1, 1, 2, 3], [1, 1, 2, 3]) == 1
 
 
-def test_spreads_need_two_draws():
-    rows = [outcome("RISE", true=t, draw=i) for i, t in enumerate((1.0, 3.0))]
-    (found,) = spreads(rows)
-    assert (found.mean, found.draws) == (2.0, 2)
-    assert found.std == pytest.approx(2**0.5)
-    assert spreads(rows[:1]) == []
+def test_spreads_need_two_draws(quadratic):
+    """Of one draw there is no deviation to compare with the predicted one."""
+    found = run_local(settings(steps=(1,), draws=1), SmallProblem.after(0))
+    assert found.spreads == ()
+    assert "RISE draws at" not in str(found)
+    assert "RISE draws at" in str(quadratic)
 
 
 def test_no_positive_curvature_sets_no_step_size():

@@ -13,7 +13,7 @@ from curvature.quadratics import problem, space
 from foresight.small_problem import uneven_inputs
 from references import STANDARD_ERRORS
 from risegrad import Informed, Rise, attach, diagnose, remember
-from risegrad.curvature import DenseOperator, ProductBudget
+from risegrad.curvature import DenseOperator, Measurement, ProductBudget
 from risegrad.curvature.diagnosis.diagnose import diagnose_operator
 from risegrad.curvature.diagnosis.inputs import optimizer_of, plain_step, signs
 from risegrad.curvature.diagnosis.recommendation import decision
@@ -29,7 +29,6 @@ from risegrad.curvature.diagnosis.rules import (
 from risegrad.curvature.estimates import Estimate
 from risegrad.curvature.space import make_space, trained_parameters
 from risegrad.theory import efficiency_gain
-from riselab.foresight import Measurement
 
 QUICK = Measurement(dampings=(0.3,), budget=ProductBudget(probes=16))
 

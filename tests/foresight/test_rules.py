@@ -11,7 +11,7 @@ from curvature.networks import batches, dense_curvature, dense_gradient, network
 from curvature.quadratics import D, problem, space
 from foresight.small_problem import uneven_inputs
 from risegrad import Informed, Memory, Rise, attach, diagnose, remember
-from risegrad.curvature import DenseOperator, ProductBudget
+from risegrad.curvature import DenseOperator, Measurement, ProductBudget
 from risegrad.curvature.damage import Bends, priced
 from risegrad.curvature.diagnosis.diagnose import diagnose_operator
 from risegrad.curvature.diagnosis.recommendation import best_rule, decision
@@ -20,7 +20,6 @@ from risegrad.curvature.diagnosis.rules import ADAM, FO, ISOTROPIC, RISE, SCALED
 from risegrad.curvature.estimates import Estimate
 from risegrad.curvature.space import make_space, trained_parameters
 from risegrad.theory import efficiency, efficiency_gain
-from riselab.foresight import Measurement
 
 QUICK = Measurement(budget=ProductBudget(probes=16))
 

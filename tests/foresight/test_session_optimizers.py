@@ -8,7 +8,7 @@ from continual.tiny import config
 from references import assert_close
 from riselab.continual.runs import read_config
 from riselab.foresight.reached_point import ReachedPoint
-from riselab.foresight.session_diagnosis import diagnose_session, problem_at, session_step
+from riselab.foresight.session import SessionProblem, diagnose_session, rise_of, session_step
 from riselab.foresight.settings import DiagnosisSettings
 
 HOW = DiagnosisSettings(
@@ -23,12 +23,18 @@ def reached(kind, folder, **changes):
     return ReachedPoint.reach(row, 2, None, folder)
 
 
+@pytest.fixture(scope="module")
+def sgd(tmp_path_factory):
+    """Learning is the cost, and a session always begins from the same state."""
+    return reached("sgd", tmp_path_factory.mktemp("sgd"), momentum=0.0)
+
+
 def diagnosed(point, how):
     return diagnose_session(point, point.settings, how, "tiny")
 
 
-def test_a_row_of_sgd(tmp_path):
-    found = diagnosed(reached("sgd", tmp_path, momentum=0.0), HOW)
+def test_a_row_of_sgd(sgd):
+    found = diagnosed(sgd, HOW)
     assert found.rules[0].name == "FO"
     assert "SGD" in found.decision
     assert found.recommend().on == "gradient"
@@ -41,7 +47,7 @@ def test_a_row_of_adamw(tmp_path):
     assert found.rules[0].name == "Adam's own step"
     assert "Adam's" in found.decision
     assert found.recommend().on == "update"
-    problem = problem_at(point, point.settings, HOW)
+    problem = SessionProblem.of(point, rise_of(point.settings), HOW)
     operator, g, _ = problem.in_steps(problem.operator("ggn", 2))
     u = problem.gradient / (problem.gradient.abs() + 1e-8)
     step = session_step(problem, operator)
@@ -54,7 +60,7 @@ def test_a_row_of_adamw(tmp_path):
 def test_groups_of_both_kinds(tmp_path):
     """The head follows its gradient, the adapters Adam; a shaper on the update suits both."""
     point = reached("adamw", tmp_path, optimizer="sgd", momentum=0.0)
-    problem = problem_at(point, point.settings, HOW)
+    problem = SessionProblem.of(point, rise_of(point.settings), HOW)
     step = session_step(problem, problem.operator("ggn", 2))
     moved = dict(zip(problem.space.names, problem.space.tensors(step), strict=True))
     slopes = dict(zip(problem.space.names, problem.space.tensors(problem.gradient), strict=True))
@@ -67,13 +73,10 @@ def test_groups_of_both_kinds(tmp_path):
     assert set(groups) == {"adapter", "head"}
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"curvature": "hessian"}, "considered: with curvature 'hessian' damage may be negative"),
-        ({"memory": 0}, "considered: there are no examples for a memory"),
-    ],
-)
-def test_why_there_is_no_informed_step(tmp_path, change, said):
-    found = diagnosed(reached("sgd", tmp_path), replace(HOW, **change))
-    assert any(said in verdict for verdict in found.verdicts)
+def test_why_there_is_no_informed_step(sgd):
+    for change, said in (
+        ({"curvature": "hessian"}, "with curvature 'hessian' damage may be negative"),
+        ({"memory": 0}, "there are no examples for a memory"),
+    ):
+        found = diagnosed(sgd, replace(HOW, **change))
+        assert any(f"considered: {said}" in verdict for verdict in found.verdicts)

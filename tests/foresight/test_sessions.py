@@ -16,8 +16,13 @@ from riselab.continual.checkpoints import Checkpoints
 from riselab.continual.learning import origin_of
 from riselab.continual.runs import perform, read_config
 from riselab.foresight.reached_point import ReachedPoint
-from riselab.foresight.session import earlier_examples, remembered_examples
-from riselab.foresight.session_diagnosis import diagnose_session, problem_at
+from riselab.foresight.session import (
+    SessionProblem,
+    diagnose_session,
+    earlier_examples,
+    remembered_examples,
+    rise_of,
+)
 from riselab.foresight.settings import DiagnosisSettings, read_sections
 
 HOW = DiagnosisSettings(
@@ -61,18 +66,8 @@ def test_the_point_is_where_the_run_would_be(plain, point, tmp_path):
         assert torch.equal(again.state["host"]["adapters"][name], value)
 
 
-ADAM = {"epochs": 4, "optimizer": "adamw", "lr": 0.01, "schedule": "cosine"}
-
-
-def test_some_steps_ahead_have_the_rate_of_their_epoch(tmp_path):
-    run = settings(head=ADAM, adapter=ADAM)  # three steps an epoch
-    point = ReachedPoint.reach(run, 2, None, tmp_path)
-    rates = [problem_at(point, run, HOW, ahead).rate for ahead in (0, 2, 3, 7, 99)]
-    assert rates == [run.head.lr_at(epoch) for epoch in (0, 0, 1, 2, 3)]
-
-
 def test_losses_are_those_of_the_session(point):
-    problem = problem_at(point, point.settings, HOW)
+    problem = SessionProblem.of(point, rise_of(point.settings), HOW)
     session = problem.training.session
     session.module.eval()
     total = 0.0
@@ -121,7 +116,7 @@ def test_informed_rows_are_not_judged_on_what_they_remember(
 
 def test_rows_of_earlier_classes_take_no_part(point):
     """The head's loss is over its new classes: the old rows are in no block and do not move."""
-    problem = problem_at(point, point.settings, HOW)
+    problem = SessionProblem.of(point, rise_of(point.settings), HOW)
     space = problem.space
     names = dict(zip(space.names, space.shapes, strict=True))
     head = next(name for name, shape in names.items() if name.startswith("1.") and shape)
@@ -137,7 +132,7 @@ def test_rows_of_earlier_classes_take_no_part(point):
 
 
 def test_groups_have_their_own_rates(point):
-    problem = problem_at(point, point.settings, HOW)
+    problem = SessionProblem.of(point, rise_of(point.settings), HOW)
     scale = problem.space.spread(problem.scale)
     assert set(scale.square().round(decimals=4).tolist()) == {1.0, 2.0}
     operator, g, h = problem.in_steps(problem.operator("ggn", 2))
@@ -194,7 +189,7 @@ def test_a_language_session(tmp_path):
         "loop": {"batch": 6, "device": "cpu"},
     })  # fmt: skip
     point = ReachedPoint.reach(run, 2, None, tmp_path / "own")
-    problem = problem_at(point, point.settings, HOW)
+    problem = SessionProblem.of(point, rise_of(point.settings), HOW)
     batch = problem.reader.batch(problem.kept.batches[0])
     problem.training.session.module.eval()
     scores, labels = problem.reader.answers(problem.training.session.module,
@@ -287,10 +282,8 @@ def test_the_commands(file, tmp_path, capsys):
     assert json.loads(local.read_text())["environment"] == content["environment"]
 
 
-@pytest.mark.parametrize("command", ["diagnose", "local"])
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
+def test_mistakes_are_found_before_any_work(file, capsys):
+    for words, message in (
         (["--set", "diagnosis.exmples=3"], "diagnosis.exmples: unknown, did you mean 'examples'?"),
         (["--set", "diagnosis.examples=0"], "examples must be an integer >= 1, got 0"),
         (["--set", "diagnosis.curvature=kfac"], "curvature must be one of hessian, ggn"),
@@ -298,11 +291,11 @@ def test_the_commands(file, tmp_path, capsys):
         (["--set", "diagnosis.draws=9"], "draws must be an integer >= 1 and <= 4, got 9"),
         (["--set", "validation.step_sizes=[0.1]"], "validation.damages is not used by"),
         (["--only", "RICE"], "--only 'RICE': unknown, did you mean 'RISE'?"),
-    ],
-)
-def test_mistakes_are_found_before_any_work(file, command, words, message, capsys):
-    assert main([command, file, *words]) == 2
-    assert message in capsys.readouterr().err
+        (["--task", "1"], "--task must be 2 or more, got 1"),
+    ):
+        for command in ("diagnose", "local"):
+            assert main([command, file, *words]) == 2
+            assert message in capsys.readouterr().err
 
 
 def choice_of(path, *words):
@@ -323,11 +316,6 @@ def test_which_run_of_a_sweep_it_is(tmp_path):
     assert named.cell.row.label == "FO (lr=0.3)"
     assert named.shaped_like.rule.name == "rise"
     assert named.choice == "the only run that was chosen"
-
-
-def test_a_task_that_cannot_be(file, capsys):
-    assert main(["diagnose", file, "--task", "1"]) == 2
-    assert "--task must be 2 or more, got 1" in capsys.readouterr().err
 
 
 def test_sections_have_defaults():

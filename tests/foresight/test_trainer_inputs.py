@@ -12,8 +12,7 @@ from peft import LoraConfig, get_peft_model
 from tokenizers import Tokenizer, models
 
 from risegrad import Rise
-from risegrad.curvature import ProductBudget
-from riselab.foresight import Measurement, diagnose
+from risegrad.curvature import Measurement, ProductBudget, diagnose
 
 HOW = Measurement(budget=ProductBudget(probes=8), dampings=(0.3,), seed=3)
 SIZES = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 20}

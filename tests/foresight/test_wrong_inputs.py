@@ -12,9 +12,9 @@ from torch.utils.data import DataLoader
 from foresight.test_sessions import file  # noqa: F401
 from foresight.test_trainer_inputs import HOW, batches, examples, trainer
 from risegrad import ScaledFO
+from risegrad.curvature import Measurement, diagnose
 from risegrad.integrations.forgetting_meter import ForgettingMeter
 from riselab.cli import main
-from riselab.foresight import Measurement, diagnose
 
 
 def pair(shift: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

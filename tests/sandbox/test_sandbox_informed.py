@@ -15,24 +15,20 @@ from risegrad.theory import (
     ridge_step,
 )
 from risegrad.theory.calibration import kappa
-from riselab.sandbox.quadratics import Spectrum
-from riselab.sandbox.trajectories import (
-    COMMON_RATE,
+from riselab.sandbox.informed import (
     InformedCurve,
     InformedMeasurement,
-    Subject,
-    Tasks,
     Told,
-    follow,
     in_metric,
     least_forgetting,
-    make_tasks,
     matched_path,
     measure_informed,
     one_step_damage,
     rules_told,
     top_pairs,
 )
+from riselab.sandbox.quadratics import Spectrum
+from riselab.sandbox.trajectories import COMMON_RATE, Subject, Tasks, follow, make_tasks
 
 HARMONIC = Spectrum.parse("powerlaw:1")
 

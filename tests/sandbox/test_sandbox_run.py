@@ -68,7 +68,7 @@ def test_the_table_says_what_is_forgotten_at_equal_progress(results: Results) ->
     assert fo.at_rate is not None
     assert matched.at_rate is not None
     for at, what in enumerate(("forgetting", "progress")):
-        name = f"{what} over FO's at its rate for that, 5 steps: informed, matched"
+        name = f"{what} over FO's at FO's rate, 5 steps: informed, matched"
         assert rows[name] == matched.at_rate[at] / fo.at_rate[at]
 
 

@@ -5,6 +5,7 @@ from contextlib import suppress
 import pytest
 import torch
 
+from risegrad import Informed, attach, remember
 from risegrad.theory import (
     best_keep_step,
     best_pull_strength,
@@ -180,6 +181,27 @@ def test_batches_and_single_precision():
         )
     found = keep_steps(H[0].float(), eye(D).float(), g[0].float(), h[0].float(), 0.5)
     assert found.both.change.dtype == torch.float64
+
+
+def test_an_attached_shaper_takes_this_step():
+    """The product on one layer: its filter as a dense metric, then ``keep_steps`` with a pull."""
+    generator = torch.Generator().manual_seed(0)
+    layer = torch.nn.Linear(4, 3, bias=False).double()
+    x = torch.randn(32, 4, generator=generator).double() * torch.tensor([3.0, 1, 0.3, 0.1])
+    memory = remember(layer, [(x, torch.randint(3, (32,), generator=generator))], examples=None)
+    sides = memory.sides(layer)["weight"]
+    basis = torch.eye(12, dtype=torch.float64).reshape(12, 3, 4)
+    P = torch.stack([sides.filtered(one, 0.1).double().flatten() for one in basis])
+    close(P, P.mT, rtol=1e-6)
+    P, g, h = (P + P.mT) / 2, normal(12, seed=1), 0.5 * normal(12, seed=2)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.05)
+    handle = attach(optimizer, Informed(memory, 0.1), layer.named_parameters(), on="update")
+    before = layer.weight.detach().clone()
+    layer.weight.grad = (g + 2 * h).reshape(3, 4)  # the pull of strength 2 is in the gradient
+    optimizer.step()
+    step = keep_steps(eye(12), P, g, h, strength=2.0, eta=0.05).both.displacement
+    close((layer.weight.detach() - before).flatten(), step, rtol=1e-5)
+    assert handle.factor > 1.1
 
 
 # Where there is no guarantee: each condition that fails has a case that loses.

@@ -42,7 +42,7 @@ def plan(args: argparse.Namespace) -> Callable[[], int]:
 def execute(choice: SessionChoice, quiet: bool) -> int:
     """Reach the point, measure, write, and say so."""
     from risegrad.common.files import output_folder, write_json
-    from riselab.foresight.session_diagnosis import diagnose_session
+    from riselab.foresight.session import diagnose_session
     from riselab.records.record import provenance
 
     output_folder(choice.out)  # fails now; its folder comes when there is a point

@@ -41,7 +41,7 @@ def execute(choice: SessionChoice, quiet: bool) -> int:
     """Reach the point, move, measure, write, and say so."""
     from risegrad.common.files import output_folder, write_json
     from riselab.foresight.local_validation import LocalSettings, run_local
-    from riselab.foresight.session_diagnosis import problem_at
+    from riselab.foresight.session import SessionProblem, rise_of
     from riselab.records.record import provenance
 
     output_folder(choice.out)  # fails now; its folder comes when there is a point
@@ -52,11 +52,8 @@ def execute(choice: SessionChoice, quiet: bool) -> int:
         settings = LocalSettings(
             choice.diagnosis, choice.validation, choice.subject(point), choice.cell.id
         )
-        found = run_local(
-            settings,
-            lambda steps: problem_at(point, choice.shaped_like, choice.diagnosis, steps),
-            tell,
-        )
+        problem = SessionProblem.of(point, rise_of(choice.shaped_like), choice.diagnosis)
+        found = run_local(settings, problem, tell)
     found = replace(found, environment=provenance())
     write_json(folder / "local.json", found.to_dict())
     if not quiet:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,14 +20,12 @@ from torch import Tensor, nn
 from risegrad.common.checks import check_positive_int, check_probability
 from risegrad.common.imports import need
 from risegrad.common.text_columns import text_columns
-from risegrad.core.blocks import exempted, listing, matches, resolve_blocks
+from risegrad.core.blocks import exempted, listing, make_layout, matches, resolve_blocks
+from risegrad.core.shapers import Shaper, q_of_blocks
 from risegrad.memory.layers import chosen_layers, sizes_of
 from risegrad.memory.memory import size
 from risegrad.memory.remembering import NUMBER, factor_bytes
 from risegrad.theory.calibration import block_size_for, q_for
-
-if TYPE_CHECKING:
-    from risegrad.core.shapers import Shaper
 
 
 @dataclass(frozen=True)
@@ -53,8 +51,6 @@ class CalibrationTable:
     advice: str
 
     def __str__(self) -> str:
-        from risegrad.common.text_columns import text_columns
-
         head = ("block", "dimension", "q", "tau", "mean factor", "rate")
         cells = [
             (_label(name, row, times), f"{row.d:,}", str(row.q), f"{row.tau:.4f}",
@@ -95,9 +91,6 @@ def calibration_table(
     model: str, lora: Lora | None, shaper: Shaper, wanted: float
 ) -> CalibrationTable:
     """The table for a model of which only the shapes are read."""
-    from risegrad.core.blocks import make_layout
-    from risegrad.core.shapers import q_of_blocks
-
     check_probability("mean_factor", wanted)
     if shaper.blocks == "group":
         raise ValueError("blocks 'group' needs an optimizer's groups; choose another kind here")
@@ -203,14 +196,10 @@ class MemoryEstimate:
     def __str__(self) -> str:
         head = [f"memory of {self.way}", "layers"]
         head += [f"rank {rank}" for rank in self.ranks] + [f"time {rank}" for rank in self.ranks]
-        rows = [_cells(group) for group in (*self.groups, self.total)]
+        rows = [[g.name, str(g.layers), *map(size, g.bytes), *(f"{share:.2%}" for share in g.time)]
+                for g in (*self.groups, self.total)]  # fmt: skip
         note = f"time: multiplications added to a step of {self.tokens:,} tokens over the layers'"
         return "\n".join([*text_columns([head, *rows]), f"{note} own"])
-
-
-def _cells(group: EstimatedGroup) -> list[str]:
-    sizes = [size(count) for count in group.bytes]
-    return [group.name, str(group.layers), *sizes, *(f"{share:.2%}" for share in group.time)]
 
 
 def full_estimate(
@@ -221,19 +210,13 @@ def full_estimate(
 
 
 def lora_estimate(
-    layers: Iterable[LayerShape],
-    r: int,
-    targets: Sequence[str],
-    tokens: int = TOKENS,
+    layers: Iterable[LayerShape], r: int, targets: Sequence[str], tokens: int = TOKENS,
     ranks: Sequence[int] = RANKS,
-) -> MemoryEstimate:
+) -> MemoryEstimate:  # fmt: skip
     """For a LoRA of rank ``r`` on the layers whose names end with one of ``targets``."""
     patterns = [pattern for target in targets for pattern in (target, f"*.{target}")]
-    adapted = [
-        layer
-        for layer in layers
-        if layer.kind in ("linear", "conv1d") and matches(layer.name, patterns)
-    ]
+    linear = (layer for layer in layers if layer.kind in ("linear", "conv1d"))
+    adapted = [layer for layer in linear if matches(layer.name, patterns)]
     if not adapted:
         raise ValueError(f"targets: no layer is called {' or '.join(targets)}")
     return _estimate(f"LoRA r={r} on {', '.join(targets)}", adapted, r, tokens, ranks)
@@ -280,7 +263,8 @@ class Lora:
         >>> Lora.parse("r=8,targets=q+v")
         Lora(r=8, targets=('q', 'v'))
         """
-        settings = dict(_setting(part) for part in text.split(","))
+        parts = (part.partition("=") for part in text.split(","))
+        settings = {name.strip(): value.strip() for name, _, value in parts}
         unknown = sorted(set(settings) - {"r", "targets"})
         if unknown or "r" not in settings or not settings["r"].isdigit() or settings["r"] == "0":
             raise ValueError(f"lora must be r=RANK or r=RANK,targets=NAME+NAME, got {text!r}")
@@ -288,15 +272,13 @@ class Lora:
         return Lora(int(settings["r"]), tuple(targets.split("+")) if targets else ())
 
 
-def _setting(part: str) -> tuple[str, str]:
-    name, _, value = part.partition("=")
-    return name.strip(), value.strip()
-
-
 def model_shapes(model: str) -> Shapes:
     """Names and shapes of all parameters (of a file: of all floating-point tensors)."""
     path = Path(model)
-    return _file_shapes(path) if path.is_file() else _of(_without_weights(model))
+    if path.is_file():
+        return _file_shapes(path)
+    made = _without_weights(model)
+    return {name: tuple(p.shape) for name, p in made.named_parameters() if p.requires_grad}
 
 
 def memory_layers(model: str) -> list[LayerShape]:
@@ -384,10 +366,6 @@ def model_kind(model: str) -> str:
 def _without_weights(model: str) -> nn.Module:
     transformers = Path(model).is_dir() or "/" in model
     return _transformers_model(model) if transformers else _timm_model(model)
-
-
-def _of(model: nn.Module) -> Shapes:
-    return {name: tuple(p.shape) for name, p in model.named_parameters() if p.requires_grad}
 
 
 def _timm_model(name: str) -> nn.Module:

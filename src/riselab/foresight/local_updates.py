@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -44,7 +43,11 @@ def recommended_rules(
     if memory is not None:
         # One is enough to see whether predictions hold where a memory keeps steps away.
         damping = how.dampings[len(how.dampings) // 2]
-        found[informed_name(damping)] = informed(problem, Informed(memory, damping, match="norm"))
+        shaper = Informed(memory, damping, match="norm")
+        named = named_parameters(problem.kept.model)
+        found[informed_name(damping)] = lambda here: informed_direction(
+            problem.space, here, named, shaper
+        )
     return found
 
 
@@ -60,12 +63,6 @@ def adam_signs(g: Tensor, rates: Tensor | None = None) -> Direction:
     return lambda here: same * signs(here)
 
 
-def informed(problem: SessionProblem, shaper: Informed) -> Direction:
-    """The gradient as the attached shaper leaves it."""
-    parameters = named_parameters(problem.kept.model)
-    return lambda here: informed_direction(problem.space, here, parameters, shaper)
-
-
 RULES = ("FO", "scaled FO", "RISE", "covariance noise")
 """Those of the space alone; a bench may have more, which need a memory or the first gradient."""
 RANDOM = ("RISE", "covariance noise")
@@ -75,7 +72,6 @@ RANDOM = ("RISE", "covariance noise")
 class Outcome:
     """One update: what it did to the historical loss, and what each curvature had said."""
 
-    checkpoint: int
     rule: str
     step_size: float
     steps: int
@@ -193,7 +189,6 @@ def validate(
     steps: Sequence[int] = (1, 4),
     draws: int = 4,
     seed: int = 0,
-    checkpoint: int = 0,
     tick: Callable[[str], None] = lambda words: None,
 ) -> list[Outcome]:
     """All updates of all rules; one product for each update and curvature, or fewer."""
@@ -206,27 +201,19 @@ def validate(
         for draw in range(draws if rule in RANDOM else 1):
             tick(f"{rule}, draw {draw + 1}")
             chosen = mix(seed, rules.index(rule), draw)
-            for update in _updates(bench, rule, step_sizes, steps, chosen, g):
-                with bench.moved(update.move):
+            for size, count, move, damage in _updates(bench, rule, step_sizes, steps, chosen, g):
+                with bench.moved(move):
                     true = bench.kept.value() - before
-                wide = update.move.double()
+                wide = move.double()
+                linear = torch.dot(h.double(), wide).item()
                 found.append(
-                    Outcome(
-                        checkpoint, rule, update.step_size, update.steps, draw,
-                        length=wide.norm().item(), true=true,
-                        linear=torch.dot(h.double(), wide).item(), damage=update.damage,
-                    )
-                )  # fmt: skip
+                    Outcome(rule, size, count, draw, wide.norm().item(), true, linear, damage)
+                )
     return found
 
 
-class Update(NamedTuple):
-    """A displacement of the parameters, and the damage each curvature predicts for it."""
-
-    step_size: float
-    steps: int
-    move: Tensor
-    damage: dict[str, float]
+Update = tuple[float, int, Tensor, dict[str, float]]
+"""Step size, steps, displacement, and the damage that each curvature predicts for it."""
 
 
 def _updates(
@@ -239,11 +226,11 @@ def _updates(
         for count in steps if count > 1 for eta in sizes
     ]  # fmt: skip
     on_line, *damages = damages_of(bench, [line, *(move for *_, move in several)])
-    found = [Update(*made, damage) for made, damage in zip(several, damages, strict=True)]
+    found: list[Update] = [(*made, damage) for made, damage in zip(several, damages, strict=True)]
     if 1 in steps:
         # One step is a line: a single product serves all sizes.
         found += [
-            Update(eta, 1, eta * line, {name: eta**2 * damage for name, damage in on_line.items()})
+            (eta, 1, eta * line, {name: eta**2 * damage for name, damage in on_line.items()})
             for eta in sizes
         ]
     return found

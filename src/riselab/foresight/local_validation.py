@@ -1,6 +1,6 @@
 """Neural local validation: how well predicted and true changes of the old loss agree.
 
-At checkpoints of a session, curvature by curvature, and up to which step size.
+Before a session, curvature by curvature, and up to which step size.
 """
 
 from __future__ import annotations
@@ -22,14 +22,9 @@ from risegrad.curvature.diagnosis.report import plain
 from risegrad.curvature.diagnosis.rules import Measured
 from risegrad.curvature.estimates import ProductBudget
 from risegrad.curvature.products import Kind
-from riselab.foresight.local_updates import (
-    RANDOM,
-    Bench,
-    Outcome,
-    recommended_rules,
-    step_sizes_for,
-    validate,
-)
+from risegrad.curvature.space import Space
+from riselab.foresight import local_updates as updates
+from riselab.foresight.local_updates import Outcome
 from riselab.foresight.session import SessionProblem
 from riselab.foresight.settings import DiagnosisSettings, ValidationSettings
 
@@ -54,26 +49,23 @@ class Agreement:
     relative_error: float
     """median of ``|predicted - true|/|true|``"""
 
-
-def agreement(outcomes: Sequence[Outcome], curvature: str) -> Agreement:
-    """All numbers of one curvature."""
-    true = [o.true for o in outcomes]
-    predicted = [o.predicted(curvature) for o in outcomes]
-    errors = [relative_error(o, curvature) for o in outcomes]
-    same = [
-        math.copysign(1, a) == math.copysign(1, b) for a, b in zip(true, predicted, strict=True)
-    ]
-    return Agreement(
-        curvature=curvature,
-        count=len(outcomes),
-        rank_correlation=rank_correlation(predicted, true),
-        damage_correlation=rank_correlation(
-            [o.damage[curvature] for o in outcomes], [o.true - o.linear for o in outcomes]
-        ),
-        sign_agreement=sum(same) / len(same),
-        better_agreement=_better(outcomes, curvature),
-        relative_error=median(errors),
-    )
+    @staticmethod
+    def of(outcomes: Sequence[Outcome], curvature: str) -> Agreement:
+        """All numbers of one curvature."""
+        true = [o.true for o in outcomes]
+        predicted = [o.predicted(curvature) for o in outcomes]
+        signs = zip(true, predicted, strict=True)
+        same = [math.copysign(1, a) == math.copysign(1, b) for a, b in signs]
+        damages = [o.damage[curvature] for o in outcomes]
+        return Agreement(
+            curvature,
+            len(outcomes),
+            rank_correlation(predicted, true),
+            rank_correlation(damages, [o.true - o.linear for o in outcomes]),
+            sum(same) / len(same),
+            _better(outcomes, curvature),
+            median(relative_error(o, curvature) for o in outcomes),
+        )
 
 
 def relative_error(outcome: Outcome, curvature: str) -> float:
@@ -84,16 +76,15 @@ def relative_error(outcome: Outcome, curvature: str) -> float:
 
 
 def _better(outcomes: Sequence[Outcome], curvature: str) -> float | None:
-    """RISE draws against the FO update of the same checkpoint, size and number of steps."""
-    plain = {(o.checkpoint, o.step_size, o.steps): o for o in outcomes if o.rule == "FO"}
-    rows = [(o, plain[o.checkpoint, o.step_size, o.steps]) for o in outcomes
-            if o.rule == "RISE" and (o.checkpoint, o.step_size, o.steps) in plain]  # fmt: skip
-    if not rows:
-        return None
+    """RISE draws against the FO update of the same size and number of steps."""
+    fo = {(o.step_size, o.steps): o for o in outcomes if o.rule == "FO"}
+    rows = [(o, fo.get((o.step_size, o.steps))) for o in outcomes if o.rule == "RISE"]
     right = [
-        (o.true < fo.true) == (o.predicted(curvature) < fo.predicted(curvature)) for o, fo in rows
+        (o.true < other.true) == (o.predicted(curvature) < other.predicted(curvature))
+        for o, other in rows
+        if other is not None
     ]
-    return sum(right) / len(right)
+    return sum(right) / len(right) if right else None
 
 
 def breaking_point(
@@ -133,30 +124,33 @@ def _ranks(values: Sequence[float]) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class AgreementSpread:
-    """Draws of a random rule at one step size beside the moments predicted for them."""
+class Spread:
+    """One-step draws of RISE at one step size, and what the exact moments foretell for them."""
 
-    rule: str
     step_size: float
     draws: int
     mean: float
     std: float
+    predicted_mean: float
+    predicted_std: float
+    score: float
+    """distance of the means in standard errors, from the predicted deviation"""
 
 
-def spreads(outcomes: Sequence[Outcome]) -> list[AgreementSpread]:
-    """One-step draws of the random rules, by step size."""
+def spreads(outcomes: Sequence[Outcome], measured: Measured, space: Space) -> list[Spread]:
+    """By step size; none where there are too many blocks for exact moments, or single draws."""
     found = []
-    for rule in RANDOM:
-        for size in sorted({o.step_size for o in outcomes}):
-            true = [o.true for o in outcomes
-                    if (o.rule, o.step_size, o.steps) == (rule, size, 1)]  # fmt: skip
-            if len(true) > 1:
-                values = torch.tensor(true, dtype=torch.float64)
-                found.append(
-                    AgreementSpread(
-                        rule, size, len(true), values.mean().item(), values.std().item()
-                    )
-                )
+    for size in sorted({o.step_size for o in outcomes}):
+        true = [o.true for o in outcomes if (o.rule, o.step_size, o.steps) == ("RISE", size, 1)]
+        if len(true) < 2 or not measured.gradient:
+            continue
+        values = torch.tensor(true, dtype=torch.float64)
+        known = evaluate(measured.gradient, measured.probes.terms(), Calibration.of(space), size)
+        mean, std = known["change.rise"].item(), known["change.rise_std"].item()
+        # The predicted deviation: that of a few draws is a poor measure of itself.
+        error, drawn = std / len(true) ** 0.5, values.mean().item()
+        score = (drawn - mean) / error if error else 0.0
+        found.append(Spread(size, len(true), drawn, values.std().item(), mean, std, score))
     return found
 
 
@@ -177,46 +171,21 @@ class LocalSettings:
 
 
 @dataclass(frozen=True)
-class PredictedSpread:
-    """Draws at one step size, and the mean and deviation that the exact moments give them."""
-
-    drawn: AgreementSpread
-    mean: float
-    std: float
-    score: float
-    """distance of the means in standard errors, from the predicted deviation"""
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """All that was measured after some steps into the incoming task."""
-
-    steps: int
-    historical_loss: float
-    incoming_loss: float
-    step_sizes: tuple[float, ...]
-    outcomes: tuple[Outcome, ...]
-    predicted: tuple[PredictedSpread, ...]
-    """empty where there are too many blocks for exact moments"""
-    products: int
-
-
-@dataclass(frozen=True)
 class LocalResult:
-    """What a local validation found, checkpoint by checkpoint."""
+    """What a local validation found."""
 
     settings: LocalSettings
     parameters: int
     blocks: int
-    checkpoints: tuple[Checkpoint, ...]
+    historical_loss: float
+    incoming_loss: float
+    step_sizes: tuple[float, ...]
+    outcomes: tuple[Outcome, ...]
+    spreads: tuple[Spread, ...]
+    products: int
     seconds: float
     environment: dict[str, Any] = field(default_factory=dict)
     """of a saved one: the commit and the machine's software"""
-
-    @property
-    def outcomes(self) -> list[Outcome]:
-        """The outcomes of all checkpoints."""
-        return [outcome for point in self.checkpoints for outcome in point.outcomes]
 
     @property
     def rules(self) -> tuple[str, ...]:
@@ -226,58 +195,51 @@ class LocalResult:
     def agreements(self, steps: int | None = None) -> list[Agreement]:
         """Of all updates, or of those with this many steps, for each kind of curvature."""
         rows = [o for o in self.outcomes if steps in (None, o.steps)]
-        return [agreement(rows, curvature) for curvature in self.settings.validation.curvatures]
+        return [Agreement.of(rows, curvature) for curvature in self.settings.validation.curvatures]
+
+    def ends(self) -> list[tuple[int, str, dict[str, float | None]]]:
+        """Steps, curvature, and by rule the largest step size within ``GOOD``."""
+        v = self.settings.validation
+        return [
+            (n, kind, {rule: breaking_point(self.outcomes, kind, n, rule) for rule in self.rules})
+            for n in v.steps for kind in v.curvatures
+        ]  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        v = self.settings.validation
-        content: dict[str, Any] = plain({
-            "settings": asdict(self.settings),
-            "parameters": self.parameters,
-            "blocks": self.blocks,
+        steps = self.settings.validation.steps
+        names = ("steps", "curvature", "step_size")
+        content: dict[str, Any] = plain(asdict(self) | {
             "seconds": round(self.seconds, 1),
-            "environment": self.environment,
             "agreement": [asdict(row) for row in self.agreements()],
             "agreement_by_steps": {
-                str(count): [asdict(row) for row in self.agreements(count)] for count in v.steps
+                str(count): [asdict(row) for row in self.agreements(count)] for count in steps
             },
-            "quadratic_up_to": [
-                {"checkpoint": point.steps, "steps": count, "curvature": curvature,
-                 "step_size": {rule: breaking_point(point.outcomes, curvature, count, rule)
-                               for rule in self.rules}}
-                for point in self.checkpoints for count in v.steps for curvature in v.curvatures
-            ],
-            "checkpoints": [asdict(point) for point in self.checkpoints],
+            "quadratic_up_to": [dict(zip(names, end, strict=True)) for end in self.ends()],
         })  # fmt: skip
         return content
 
     def __str__(self) -> str:
         """Agreement of each curvature, where the quadratic picture ends, the predicted draws."""
-        v = self.settings.validation
         lines = [
             f"local validation: {self.blocks} blocks, {self.parameters:,} parameters, "
-            f"{len(self.outcomes)} updates at {len(self.checkpoints)} checkpoints, "
-            f"{self.seconds:.0f} s"
+            f"{len(self.outcomes)} updates, {self.seconds:.0f} s"
         ]
-        for count in v.steps:
+        for count in self.settings.validation.steps:
             lines += ["", f"updates of {count} step{'s' if count > 1 else ''}"]
-            lines += text_columns([AGREEMENT_HEAD, *map(agreement_cells, self.agreements(count))])
-        ends = [("within 25% up to", "steps", "curvature", *self.rules)]
-        draws = [("RISE draws", "step size", "mean", "predicted", "std", "predicted", "score")]
-        for point in self.checkpoints:
-            name = f"checkpoint {point.steps}"
-            for count in v.steps:
-                for kind in v.curvatures:
-                    found = (breaking_point(point.outcomes, kind, count, r) for r in self.rules)
-                    sizes = ("none" if end is None else f"{end:.3g}" for end in found)
-                    ends.append((name, str(count), kind, *sizes))
-            draws += [
-                (name, f"{row.drawn.step_size:.3g}", f"{row.drawn.mean:.3g}", f"{row.mean:.3g}",
-                 f"{row.drawn.std:.2g}", f"{row.std:.2g}", f"{row.score:+.1f}")
-                for row in point.predicted
-            ]  # fmt: skip
+            lines += text_columns([AGREEMENT_HEAD, *map(_cells, self.agreements(count))])
+        ends = [("within 25% up to", "curvature", *self.rules)]
+        for count, kind, found in self.ends():
+            sizes = ("none" if end is None else f"{end:.3g}" for end in found.values())
+            ends.append((f"{count} steps", kind, *sizes))
         lines += ["", *text_columns(ends)]
-        return "\n".join([*lines, *(["", *text_columns(draws)] if len(draws) > 1 else [])])
+        draws = [
+            (f"{row.step_size:.3g}", f"{row.mean:.3g}", f"{row.predicted_mean:.3g}",
+             f"{row.std:.2g}", f"{row.predicted_std:.2g}", f"{row.score:+.1f}")
+            for row in self.spreads
+        ]  # fmt: skip
+        head = ("RISE draws at", "mean", "predicted", "std", "predicted", "score")
+        return "\n".join([*lines, *(["", *text_columns([head, *draws])] if draws else [])])
 
 
 AGREEMENT_HEAD = (
@@ -285,8 +247,7 @@ AGREEMENT_HEAD = (
 )  # fmt: skip
 
 
-def agreement_cells(row: Agreement) -> tuple[str, ...]:
-    """The cells of one curvature's row."""
+def _cells(row: Agreement) -> tuple[str, ...]:
     ranks = (row.rank_correlation, row.damage_correlation)
     return (
         row.curvature, str(row.count), *("-" if r is None else f"{r:.3f}" for r in ranks),
@@ -297,54 +258,28 @@ def agreement_cells(row: Agreement) -> tuple[str, ...]:
 
 
 def run_local(
-    settings: LocalSettings,
-    problem: Callable[[int], SessionProblem],
-    tick: Tick = lambda stage, detail: None,
+    settings: LocalSettings, problem: SessionProblem, tick: Tick = lambda stage, detail: None
 ) -> LocalResult:
-    """Measure at every checkpoint; ``problem(steps)`` gives the session so many steps into it."""
+    """Measure at one point of a stream."""
     started = time.perf_counter()
-    tick("the session", "")
-    points = [
-        (at := problem(steps), _checkpoint(settings, at, steps, tick))
-        for steps in sorted(settings.validation.checkpoints)
-    ]
-    space = points[0][0].space
-    seconds = time.perf_counter() - started
-    found = tuple(point for _, point in points)
-    return LocalResult(settings, space.d, len(space.blocks), found, seconds)
-
-
-def _checkpoint(
-    settings: LocalSettings, problem: SessionProblem, steps: int, tick: Tick
-) -> Checkpoint:
     v, seed = settings.validation, settings.diagnosis.seed
     budget = ProductBudget.of(settings.diagnosis.budget)
     kinds = cast(tuple[Kind, ...], v.curvatures)
     space, g = problem.space, problem.gradient
     rates = None if problem.scale is None else space.spread(problem.scale.square())
-    bench = Bench.of(
+    bench = updates.Bench.of(
         problem.kept, problem.new, space, problem.parameters, kinds, seed, budget.columns, rates
     )
-    bench = replace(bench, more=recommended_rules(problem, settings.diagnosis, rates))
-    name = f"checkpoint {steps}"
-    tick(f"{name}: moments", "")
+    bench = replace(bench, more=updates.recommended_rules(problem, settings.diagnosis, rates))
+    tick("moments", "")
     first = next(iter(bench.operators.values()))
     measured = measure(*problem.in_steps(first), 1.0, budget, seed)
-    sizes = v.step_sizes or tuple(step_sizes_for(bench, g, v.damages))
-    outcomes = validate(bench, sizes, v.steps, v.draws, seed, steps, tick=partial(tick, name))
-    drawn = [spread for spread in spreads(outcomes) if spread.rule == "RISE"]
-    return Checkpoint(
-        steps, problem.kept.value(), problem.new.value(), tuple(sizes), tuple(outcomes),
-        tuple(_predicted(spread, measured, bench) for spread in drawn if measured.gradient),
+    sizes = v.step_sizes or tuple(updates.step_sizes_for(bench, g, v.damages))
+    told = partial(tick, "updates")
+    outcomes = updates.validate(bench, sizes, v.steps, v.draws, seed, tick=told)
+    return LocalResult(
+        settings, space.d, len(space.blocks), problem.kept.value(), problem.new.value(),
+        tuple(sizes), tuple(outcomes), tuple(spreads(outcomes, measured, space)),
         sum(operator.products for operator in bench.operators.values()),
+        time.perf_counter() - started,
     )  # fmt: skip
-
-
-def _predicted(spread: AgreementSpread, measured: Measured, bench: Bench) -> PredictedSpread:
-    assert measured.gradient is not None
-    calibration = Calibration.of(bench.space)
-    values = evaluate(measured.gradient, measured.probes.terms(), calibration, spread.step_size)
-    mean, std = values["change.rise"].item(), values["change.rise_std"].item()
-    # The predicted deviation: that of a few draws is a poor measure of itself.
-    error = std / spread.draws**0.5
-    return PredictedSpread(spread, mean, std, (spread.mean - mean) / error if error else 0.0)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from riselab.continual.additions import made_additions
 from riselab.continual.additions.addition import Addition
@@ -104,12 +101,6 @@ class ReachedPoint:
             raise ValueError(f"session {self.task + 1} of this host trains nothing")
         own = self.settings.seed if seed is None else seed
         return SessionTraining(session, chosen.loop, self.devices, self.additions, own)
-
-    @contextmanager
-    def undisturbed(self) -> Iterator[None]:
-        """Global random numbers come back afterwards."""
-        with torch.random.fork_rng(devices=range(torch.accelerator.device_count())):
-            yield
 
 
 def state_of(host: Any, additions: Sequence[Addition]) -> dict[str, Any]:

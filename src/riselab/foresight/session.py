@@ -1,16 +1,16 @@
-"""The session that is next as curvature sees it: parameters in blocks, both losses, a memory.
+"""The session that is next as curvature sees it, and what a diagnosis says of it.
 
-A host hands over a loss and not what it predicts, but curvature needs both. Every host, also one
-from elsewhere, ends in torch's ``cross_entropy``; what goes in there are its predictions.
+Parameters in blocks, both losses, a memory. A host hands over a loss and not what it predicts, but
+curvature needs both. Every host, also one from elsewhere, ends in torch's ``cross_entropy``; what
+goes in there are its predictions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +18,20 @@ from torch import Tensor, nn
 from risegrad.common.seeds import generator_for
 from risegrad.core.coverage import plain_name
 from risegrad.core.draws import mix
+from risegrad.core.optimizers import is_adaptive
 from risegrad.core.shapers import Rise
 from risegrad.curvature.batches import IGNORED
+from risegrad.curvature.diagnosis.candidates import NEGATIVE, not_considered
+from risegrad.curvature.diagnosis.diagnose import diagnose_operator
+from risegrad.curvature.diagnosis.inputs import (
+    Measurement,
+    Progress,
+    adaptive_direction,
+    uphill_never,
+)
+from risegrad.curvature.diagnosis.report import Diagnosis
+from risegrad.curvature.diagnosis.rules import Candidates, MemoryFold
+from risegrad.curvature.estimates import ProductBudget
 from risegrad.curvature.objective import Objective
 from risegrad.curvature.products import Kind, NetworkOperator, Operator, ScaledOperator
 from risegrad.curvature.space import EXACT, Space, joined, make_space
@@ -36,33 +48,28 @@ Plain = dict[str, Tensor]
 """A batch by the names of its fields, which curvature code knows how to move and to count."""
 
 
-def as_plain_batch(batch: SessionBatch) -> Plain:
-    """A batch as a mapping."""
-    return {field.name: getattr(batch, field.name) for field in fields(batch)}  # type: ignore[arg-type]
-
-
+@dataclass
 class SessionReader:
     """Reads a session's batches: predictions over the classes before it, and their labels."""
 
-    def __init__(self, session: Session, masks_classes: bool) -> None:
-        self.session = session
-        # Rows of new classes are random before the session: no part of what was learned.
-        self.known = session.seen_before if masks_classes else 0
-        self._kind: Callable[..., SessionBatch] | None = None
+    session: Session
+    known: int
+    """classes before the session, whose scores count alone; 0: all count"""
+    kind: Callable[..., SessionBatch] | None = None
 
     def batches(self, refs: Sequence[Ref], size: int) -> list[Plain]:
         """The named training examples, in batches."""
         found = []
         for low in range(0, len(refs), size):
             batch = self.session.items.fetch(refs[low : low + size], self.session.epochs)
-            self._kind = type(batch)
-            found.append(as_plain_batch(batch))
+            self.kind = type(batch)
+            found.append({f.name: getattr(batch, f.name) for f in fields(batch)})  # type: ignore[arg-type]
         return found
 
     def batch(self, plain: Plain) -> SessionBatch:
         """The mapping as the session's own kind of batch again."""
-        assert self._kind is not None
-        return self._kind(**plain)
+        assert self.kind is not None
+        return self.kind(**plain)
 
     def answers(self, module: nn.Module, plain: Plain) -> tuple[Tensor, Tensor]:
         """Scores and labels, one row for each prediction that counts."""
@@ -110,25 +117,21 @@ class SessionProblem:
     """whose blocks are looked at"""
     others: list[Plain]
     """examples of the earlier tasks for a memory, none of which ``kept`` measures"""
-    epoch: int = 0
-    """of the next step, from 0: it says the rates, and which groups still train"""
     seen: int = 0
     """how many of the examples in ``kept`` the run's own memory was made from"""
     measured: int = 0
     """how many examples are in ``kept``"""
 
     @staticmethod
-    def of(
-        point: ReachedPoint, shaper: Rise, how: DiagnosisSettings, ahead: int = 0
-    ) -> SessionProblem:
-        """Draw the examples and open the session, ``ahead`` of its own steps into it."""
+    def of(point: ReachedPoint, shaper: Rise, how: DiagnosisSettings) -> SessionProblem:
+        """Draw the examples and open the session."""
         training = point.training()
-        with point.undisturbed():
-            epoch = _go_ahead(training, ahead)
         for parameter in training.session.parameters.values():
             parameter.requires_grad_(True)
         session = training.session
-        reader = SessionReader(session, type(point.host).masks_classes and session.seen_before > 0)
+        # Rows of new classes are random before the session: no part of what was learned.
+        known = session.seen_before if type(point.host).masks_classes else 0
+        reader = SessionReader(session, known)
         wanted = how.examples + how.memory
         drawn = earlier_examples(point, wanted, how.seed)
         # Of fewer than are wanted, both parts get their share.
@@ -140,7 +143,7 @@ class SessionProblem:
         )
         new = IncomingObjective(training, reader, reader.batches(own, how.batch))
         others = reader.batches(drawn[cut:], how.batch)
-        return SessionProblem(point, training, reader, kept, new, shaper, others, epoch, seen, cut)
+        return SessionProblem(point, training, reader, kept, new, shaper, others, seen, cut)
 
     @cached_property
     def names(self) -> dict[int, str]:
@@ -214,16 +217,14 @@ class SessionProblem:
 
     @cached_property
     def _groups(self) -> list[tuple[ParameterGroup, dict[str, Tensor], float]]:
-        """Groups that train in the epoch of the next step, with their parameters and rates."""
+        """Groups that train in the first epoch, with their parameters and rates."""
         found = []
         for group in self.training.session.groups:
-            if self.epoch < group.budget.epochs:
+            if group.budget.epochs:
                 own: dict[str, Tensor] = {self.names[id(p)]: p for p in group.parameters.values()}
-                found.append((group, own, group.budget.lr_at(self.epoch)))
+                found.append((group, own, group.budget.lr_at(0)))
         if not found:
-            number = self.point.task + 1
-            reason = f"all its epochs are done, give task {number + 1}" if self.epoch else ""
-            raise ValueError(f"session {number} takes no step: {reason or 'all epochs are 0'}")
+            raise ValueError(f"session {self.point.task + 1} takes no step: all epochs are 0")
         return found
 
     def _owner(self, position: int) -> str:
@@ -257,16 +258,6 @@ class SessionProblem:
     def _rows(self, name: str) -> int:
         seen = self.training.every_class
         return 0 if seen else self.training.session.outside.get(name, 0)
-
-
-def _go_ahead(training: SessionTraining, steps: int) -> int:
-    """Take so many steps, as far as the session has them; the epoch of the one after them."""
-    epoch, epochs = 0, training.session.epochs
-    every = ((now, taken) for now in range(epochs) for taken in training.steps(now))
-    for now, taken in islice(every, steps):
-        last = now + 1 == epochs  # at the end, the rates are those it ended with
-        epoch = now if last else now + (taken.number == taken.of)
-    return epoch
 
 
 def earlier_examples(point: ReachedPoint, count: int, seed: int) -> list[Ref]:
@@ -306,3 +297,84 @@ def rise_of(settings: Any) -> Rise:
     """The shaper whose blocks and q a run's rule has, whatever the rule is."""
     rule = settings.rule
     return Rise(q=rule.q, blocks=rule.chunk or rule.blocks)
+
+
+def measurement_of(how: DiagnosisSettings, progress: Progress | None = None) -> Measurement:
+    """The settings of a file as those of a measurement."""
+    return Measurement(
+        curvature=cast(Kind, how.curvature), budget=ProductBudget.of(how.budget), seed=how.seed,
+        dampings=how.dampings, progress=progress,
+    )  # fmt: skip
+
+
+def diagnose_session(
+    point: ReachedPoint, shaped_like: Any, how: DiagnosisSettings, subject: str,
+    progress: Progress | None = None,
+) -> Diagnosis:  # fmt: skip
+    """One point of one run, and what every rule would do from there."""
+    measurement = measurement_of(how, progress)
+    problem = SessionProblem.of(point, rise_of(shaped_like), how)
+    operator, g, h = problem.in_steps(
+        problem.operator(measurement.curvature, measurement.budget.columns, how.seed)
+    )
+    chosen = session_candidates(problem, measurement)
+    found = diagnose_operator(
+        operator, g, h, step=how.step or problem.rate, measurement=measurement, candidates=chosen,
+        plain=session_step(problem, operator),
+    )  # fmt: skip
+    return replace(
+        found, curvature=measurement.curvature, historical_loss=problem.kept.value(),
+        incoming_loss=problem.new.value(), subject=subject,
+        verdicts=(*found.verdicts, *_seen_by_memory(problem)),
+    )  # fmt: skip
+
+
+def _seen_by_memory(problem: SessionProblem) -> Iterator[str]:
+    if problem.seen:
+        yield (
+            f"The run's own memory: {problem.seen} of the {problem.measured} historical examples "
+            "are among those that it was made from, because the earlier tasks have too few others. "
+            "On these its steps look better than they are; a smaller memory.examples or "
+            "diagnosis.examples leaves others."
+        )
+
+
+def session_step(problem: SessionProblem, operator: Operator) -> Tensor | None:
+    """The row's own plain step; None where all its optimizers are plain descent.
+
+    Of a session with both kinds, the groups of plain descent follow their gradients.
+    """
+    optimizers = problem.training.optimizers
+    owners = {
+        problem.names[id(parameter)]: optimizers[group.name]
+        for group in problem.training.session.groups
+        for parameter in group.parameters.values()
+        if group.name in optimizers
+    }
+    space, g = problem.space, problem.gradient
+    adaptive = {name for name in space.names if name in owners and is_adaptive(owners[name])}
+    if not adaptive:
+        return None
+    pieces = [
+        adaptive_direction(owners[name], problem.parameters[name], piece)
+        if name in adaptive else piece
+        for name, piece in zip(space.names, space.tensors(g), strict=True)
+    ]  # fmt: skip
+    return operator.rated(uphill_never(g, space.flat(pieces)))
+
+
+def session_candidates(problem: SessionProblem, how: Measurement) -> Candidates:
+    """RISE and its controls, and informed steps where the session's layers can be remembered."""
+    if not how.dampings:
+        return Candidates(problem.shaper)
+    if not how.positive:
+        return Candidates(problem.shaper, note=NEGATIVE)
+    try:
+        memory = problem.memory(how.seed)
+    except ValueError as error:  # no layer that a memory could hold
+        return Candidates(problem.shaper, note=not_considered(str(error)))
+    if memory is None:
+        none = "there are no examples for a memory (diagnosis.memory)"
+        return Candidates(problem.shaper, note=not_considered(none))
+    module = problem.training.session.module
+    return Candidates(problem.shaper, memory, (MemoryFold(memory),), how.dampings, module)

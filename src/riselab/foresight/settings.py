@@ -53,8 +53,6 @@ class DiagnosisSettings(Checked):
 class ValidationSettings(Checked):
     """What is measured to compare predictions with."""
 
-    checkpoints: tuple[Count, ...] = (0,)
-    """for ``rise local``: steps of the row into the session before measuring"""
     steps: tuple[PositiveInt, ...] = (1, 4)
     """for ``rise local``: lengths of the measured updates, in steps"""
     damages: tuple[Positive, ...] = (0.001, 0.01, 0.1, 0.5)

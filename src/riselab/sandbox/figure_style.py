@@ -98,6 +98,13 @@ def points(
     )  # fmt: skip
 
 
+def markers(
+    panel: Axes, x: Any, y: Any, marker: str, colour: str, size: float = 4, **more: Any
+) -> None:
+    """Open markers, so that a line or another marker is seen through them."""
+    panel.plot(x, y, marker, color=colour, markersize=size, markerfacecolor="white", **more)
+
+
 def beside(
     panel: Axes, text: str, xy: tuple[float, float], offset: tuple[float, float], colour: str,
     **more: Any,

@@ -12,15 +12,9 @@ from torch import Tensor
 from riselab.sandbox import figure_style as kit
 from riselab.sandbox import one_step_figures as one_step
 from riselab.sandbox import trajectories
+from riselab.sandbox.informed import DAMPINGS, FRONTIER_DAMPING, InformedMeasurement
 from riselab.sandbox.run import Results
-from riselab.sandbox.trajectories import (
-    DAMPINGS,
-    EQUAL_PROGRESS,
-    FRONTIER_DAMPING,
-    EqualProgress,
-    InformedMeasurement,
-    Subject,
-)
+from riselab.sandbox.trajectories import EQUAL_PROGRESS, EqualProgress, Subject
 
 
 class Look(NamedTuple):
@@ -65,10 +59,8 @@ def draw_trajectory(results: Results) -> Figure:
         forgetting, progress = curve.sweep
         panels[2].plot(progress, forgetting, linestyle=how.line, color=how.colour,
                        linewidth=how.width)  # fmt: skip
-        panels[2].plot(
-            curve.progress[-1], curve.forgetting[-1], how.marker, color=how.colour,
-            markersize=8 if rise else 5, markerfacecolor="white", markeredgewidth=1.3,
-        )  # fmt: skip
+        ends = curve.progress[-1], curve.forgetting[-1]
+        kit.markers(panels[2], *ends, how.marker, how.colour, 8 if rise else 5, markeredgewidth=1.3)
     panels[0].set_ylabel(FORGETTING)
     panels[1].set_ylabel(LEARNED)
     panels[2].set(xlabel=LEARNED, ylabel=FORGETTING)
@@ -89,8 +81,7 @@ def draw_trajectory(results: Results) -> Figure:
 def _over_steps(panel: Axes, exact: Tensor, simulated: Tensor, how: Look, size: float) -> None:
     panel.plot(exact, linestyle=how.line, color=how.colour, linewidth=how.width, label=how.name)
     at = torch.arange(0, len(simulated), max(1, len(simulated) // 8))
-    panel.plot(at, simulated[at], how.marker, color=how.colour, markersize=size,
-               markerfacecolor="white")  # fmt: skip
+    kit.markers(panel, at, simulated[at], how.marker, how.colour, size)
     panel.set_xlabel("step (lines exact, markers simulated)")
 
 
@@ -151,8 +142,7 @@ def draw_informed(m: InformedMeasurement, steps: int) -> Figure:
     _lead(many, drawn, "informed, matched", kit.SKY, 0.77, (0.5, 0.78))
     for curve, colour in ((curves[0], kit.BLACK), (matched, kit.SKY)):
         if curve.at_rate is not None:
-            many.plot(*curve.at_rate[::-1], "o", color=colour, markersize=5,
-                      markerfacecolor="white", markeredgewidth=1.3)  # fmt: skip
+            kit.markers(many, *curve.at_rate[::-1], "o", colour, 5, markeredgewidth=1.3)
     damages = [value for curve in curves for value in curve.damage]
     # Room for the names at both ends.
     one.set(xscale="log", yscale="log", ylim=(min(damages) / 1.4, max(damages) * 1.4))

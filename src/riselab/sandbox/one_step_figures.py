@@ -109,10 +109,8 @@ def _eigenvalues(panel: Axes, m: measured.OperatorMeasurement) -> None:
     shown = sorted({round(d ** (step / 15)) - 1 for step in range(16)})
     panel.plot(rank, m.eigenvalues, color=kit.GREY, linestyle="--", label="of $H$ (FO)")
     panel.plot(rank, m.predicted, color=kit.BLUE, label="of $E[P^\\top HP]$, closed form")
-    panel.plot(
-        rank[shown], m.measured[shown], "o", color=kit.VERMILLION, markerfacecolor="white",
-        label=f"measured, {m.sizes[-1]:,} samples",
-    )  # fmt: skip
+    name = f"measured, {m.sizes[-1]:,} samples"
+    kit.markers(panel, rank[shown], m.measured[shown], "o", kit.VERMILLION, label=name)
     panel.axhline(average, color=kit.BLACK, linewidth=0.7, linestyle=":")
     kit.beside(panel, "average $\\bar\\lambda$", (1, average), (0, -9), kit.BLACK)
     panel.set(xscale="log", yscale="log", xlabel="rank of the eigenvalue",
@@ -147,10 +145,8 @@ def _residual(panel: Axes, m: measured.OperatorMeasurement) -> None:
     mean = m.residuals.log().mean(0).exp()
     guide = (mean * sizes.sqrt()).log().mean().exp() / sizes.sqrt()
     panel.plot(sizes, guide, color=kit.BLUE, label="slope $-1/2$")
-    panel.plot(
-        sizes, mean, "o", color=kit.VERMILLION, markerfacecolor="white",
-        label=f"measured, mean of {len(m.residuals)} runs",
-    )  # fmt: skip
+    name = f"measured, mean of {len(m.residuals)} runs"
+    kit.markers(panel, sizes, mean, "o", kit.VERMILLION, label=name)
     panel.set(xscale="log", yscale="log", xlabel="samples", ylabel="relative residual (Frobenius)")
     kit.log_axis_labels(panel)
     slope, spread = float(m.slopes.mean()), float(m.slopes.std())
@@ -240,8 +236,7 @@ def draw_exposure(m: ExposureMeasurement) -> Figure:
 def _zo(panel: Axes, m: ExposureMeasurement, part: str, colour: str, marker: str) -> None:
     q = [point.q for point in m.zo]
     panel.plot(q, [getattr(point.exact, part) for point in m.zo], color=colour)
-    panel.plot(q, [getattr(point.measured, part) for point in m.zo], marker, color=colour,
-               markerfacecolor="white")  # fmt: skip
+    kit.markers(panel, q, [getattr(point.measured, part) for point in m.zo], marker, colour)
 
 
 def _reference(panel: Axes, value: float, line: str, colour: str, name: str) -> None:
@@ -272,8 +267,7 @@ def draw_sweep(results: Results) -> Figure:
             x = [row.size for row in mine]
             below.plot(x, [row.signal.exact / row.deviation.exact for row in mine], color=colour)
             ratios = [row.signal.value / row.deviation.value for row in mine]
-            below.plot(x, ratios, marker, color=colour, markersize=4, markerfacecolor="white",
-                       label=f"$q={q}$")  # fmt: skip
+            kit.markers(below, x, ratios, marker, colour, label=f"$q={q}$")
         below.axhline(1, color=kit.BLACK, linewidth=0.7, linestyle=":")
         for panel in (above, below):
             panel.set_ylim(bottom=0)

@@ -7,6 +7,7 @@ from typing import Annotated
 from risegrad.common.seeds import generator_for
 from risegrad.common.settings import Checked, Limits
 from riselab.sandbox import panels, trajectories
+from riselab.sandbox.informed import InformedMeasurement, measure_informed
 from riselab.sandbox.quadratics import DEFAULT_SPECTRUM, Quadratic, Spectrum, diagonal, rotated
 from riselab.sandbox.trajectories import EQUAL_PROGRESS
 
@@ -81,7 +82,7 @@ class Results:
     sweep: list[panels.Batch]
     courses: list[trajectories.Curve]
     equal_progress: list[trajectories.EqualProgress]
-    informed: trajectories.InformedMeasurement
+    informed: InformedMeasurement
 
 
 def run(settings: SandboxSettings, tick: Tick = lambda words: None) -> Results:
@@ -106,7 +107,7 @@ def run(settings: SandboxSettings, tick: Tick = lambda words: None) -> Results:
     tick("trajectory: equal progress")
     equal = trajectories.measure_equal_progress(tasks, s.q, s.block)
     tick("from blind to informed")
-    informed = trajectories.measure_informed(tasks, s.q, s.steps, s.seed)
+    informed = measure_informed(tasks, s.q, s.steps, s.seed)
     return Results(s, plain, turned, exposure, sweep, courses, equal, informed)
 
 
@@ -167,7 +168,7 @@ def comparisons(results: Results) -> list[Comparison]:
         if curve.at_rate and fo.at_rate:
             pairs = zip(curve.at_rate, fo.at_rate, strict=True)
             lost, learned = (mine / plain for mine, plain in pairs)
-            at = f"over FO's at its rate for that, {s.steps} steps: {curve.name}"
+            at = f"over FO's at FO's rate, {s.steps} steps: {curve.name}"
             rows += [Comparison(f"forgetting {at}", lost), Comparison(f"progress {at}", learned)]
     return rows
 
