@@ -70,11 +70,12 @@ def test_processes_that_share_an_accelerator_talk_by_gloo(
     assert devices._backend(torch.device(device)) == backend
 
 
-def test_tf32_is_a_matter_of_the_run(monkeypatch):
+def test_tf32_is_a_matter_of_the_run():
     """Not run on a GPU: what is seen here is the switch of torch."""
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
-    with Devices("tf32", "cpu").autocast():
-        assert torch.backends.cuda.matmul.allow_tf32
-        assert torch.ones(1, 1).mm(torch.ones(1, 1)).dtype == torch.float32
-    Devices("float32", "cpu")
+    try:
+        with Devices("tf32", "cpu").autocast():
+            assert torch.backends.cuda.matmul.allow_tf32
+            assert torch.ones(1, 1).mm(torch.ones(1, 1)).dtype == torch.float32
+    finally:
+        Devices("float32", "cpu")
     assert not torch.backends.cuda.matmul.allow_tf32

@@ -186,6 +186,7 @@ class OwnHost(Host):
     name = "own-model"
     summary = "a model of one's own, by a function that makes it with its data"
     masks_classes = False
+    joins_examples = False
     scores_ahead = True
     known = 1
     Settings = OwnHostSettings

@@ -173,6 +173,19 @@ def test_others_have_their_own(small, changes):
     assert list(keep.keepers) == (["body"] if "rule" in changes else ["body", "head"])
 
 
+@pytest.mark.parametrize("rule", ["keep", "informed"])
+def test_batches_in_parts(make_small, rule):
+    ends = []
+    for parts in (1, 3):
+        small = make_small()
+        keeps = made_additions(Shared(Rule(rule)))
+        for task in range(2):
+            small.learn(task, *keeps, rule=rule, parts=parts, epochs=2, optimizer="adamw")
+        ends.append(small.values())
+    for name, value in ends[1].items():
+        torch.testing.assert_close(value, ends[0][name], rtol=1e-4, atol=1e-6)
+
+
 def test_the_first_session_is_plain(make_small):
     plain, kept = make_small(), make_small()
     plain.learn(0)
