@@ -18,9 +18,8 @@ from riselab.continual.checkpoints import read_checked
 from riselab.continual.devices import Devices
 from riselab.continual.host import TrainingBudget, silent
 from riselab.continual.learning import Learner
-from riselab.continual.runs import perform, read_config
+from riselab.continual.runs import make_host, perform, read_config
 from riselab.continual.training import Loop, SessionTraining
-from riselab.continual.vision.run import make_host
 
 
 def training_of(host, task=0):

@@ -12,9 +12,9 @@ from risegrad.common.seeds import seed_for
 from risegrad.keeping.examples import KeepSettings, kept_of, taken
 from risegrad.keeping.keeper import Keeper
 from risegrad.keeping.looking import Look
-from riselab.continual.additions import made_additions
 from riselab.continual.additions.keeping import DarkReplaySettings, DistillSettings, Keep
 from riselab.continual.additions.memory import LooksBack, MemorySettings, grown
+from riselab.continual.learning import made_additions
 from riselab.continual.rules import Rule, read_rule
 from riselab.continual.runs import perform, read_config
 

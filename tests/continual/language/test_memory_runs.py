@@ -10,8 +10,7 @@ from riselab.continual.additions.memory import MemorySettings, RunMemory, layers
 from riselab.continual.devices import Devices
 from riselab.continual.host import differentiable, silent
 from riselab.continual.language.batches import IGNORED
-from riselab.continual.language.run import make_host
-from riselab.continual.runs import perform, read_config
+from riselab.continual.runs import make_host, perform, read_config
 from riselab.continual.training import SessionTraining
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from risegrad.common.settings import (
     APART,
@@ -16,8 +16,6 @@ from risegrad.common.settings import (
     Positive,
     PositiveInt,
     Share,
-    Unused,
-    read,
 )
 from riselab.common.inputs import Hub, Local, Reading
 from riselab.continual.chat.abilities import FILES, AbilitySettings
@@ -201,11 +199,3 @@ class ChatRun:
         if self.abilities.folder:
             found["abilities.folder"] = Local(self.abilities.folder, FILES)
         return found
-
-
-def read_config(plain: Mapping[str, Any]) -> ChatRun:
-    """Plain tables into settings; a ``ValueError`` names the place of a mistake."""
-    settings = read(ChatRun, plain)
-    if reasons := settings.rule.unused():
-        raise Unused(reasons)
-    return settings

@@ -52,7 +52,7 @@ class LanguageHost(Host):
     def __init__(self, kit: LanguageKit, settings: Any) -> None:
         self.kit, self.settings = kit, settings
         self.scores_ahead = settings.zero_shot
-        self.known = kit.stream.known
+        self.stream, self.known = kit.stream, kit.stream.known
         self._start(0)
 
     def loss(self, task: int, batch: TextBatch) -> Tensor:
