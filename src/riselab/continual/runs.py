@@ -199,7 +199,7 @@ def catalogue() -> dict[str, dict[str, str]]:
     """Hosts, rules, streams, additions and models."""
     # Importing them fills the registers.
     from riselab.continual import additions  # noqa: F401
-    from riselab.continual.language.hosts.names import SUMMARIES
+    from riselab.continual.language import SUMMARIES
     from riselab.continual.language.streams.settings import DESCRIPTIONS as TEXT_STREAMS
     from riselab.continual.vision import models as backbone  # noqa: F401
 

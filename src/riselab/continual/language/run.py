@@ -14,8 +14,8 @@ from riselab.common.inputs import Reading
 from riselab.continual import metrics, preflight
 from riselab.continual.devices import Devices
 from riselab.continual.host import Stream, TrainingBudget
+from riselab.continual.language.hosts import HOSTS
 from riselab.continual.language.hosts.lora import LanguageHost
-from riselab.continual.language.hosts.register import HOSTS
 from riselab.continual.language.kit import LanguageKit
 from riselab.continual.language.models import (
     LanguageModelSettings,

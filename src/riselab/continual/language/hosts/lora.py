@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from risegrad.common.seeds import generator_for
 from risegrad.common.settings import Checked, Limits
 from riselab.continual.host import Host, ParameterGroup, Score, Session, Stream, saved_parameters
+from riselab.continual.language import SUMMARIES
 from riselab.continual.language.batches import TextBatch
-from riselab.continual.language.hosts.names import SUMMARIES
 from riselab.continual.language.kit import LanguageKit
 from riselab.continual.language.lora import folded, save_network
 from riselab.continual.language.models import save_adapter
