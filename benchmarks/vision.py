@@ -18,11 +18,10 @@ from torch.utils.data import DataLoader, TensorDataset
 from benchmarks.timing import Ratio, at_least, measured_ratio
 from riselab.continual.devices import Devices
 from riselab.continual.host import silent
-from riselab.continual.runs import perform, read_config
+from riselab.continual.runs import make_host, perform, read_config
 from riselab.continual.training import SessionTraining
 from riselab.continual.vision.hosts.classifiers import AdapterClassifier
 from riselab.continual.vision.models import features
-from riselab.continual.vision.run import make_host
 
 Epoch = Callable[[], object]
 BATCH, RATE = 48, 1e-3

@@ -31,8 +31,8 @@ from risegrad.curvature.diagnosis.report import BlockReport, plain
 from risegrad.curvature.objective import Objective
 from risegrad.curvature.space import Block, Space
 from riselab.commands.arguments import add_experiment, overrides
-from riselab.continual.additions import made_additions
 from riselab.continual.devices import Devices
+from riselab.continual.learning import made_additions
 from riselab.continual.runs import make_host, read_config
 from riselab.experiments.cells import RunCell, choose, expand
 from riselab.experiments.file import load_experiment

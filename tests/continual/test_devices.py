@@ -82,11 +82,12 @@ def test_inside_every_pass_of_the_model_is_in_the_precision_and_afterwards_none(
     assert model.forward is patched
 
 
-def test_tf32_is_a_matter_of_the_run(monkeypatch):
+def test_tf32_is_a_matter_of_the_run():
     """Not run on a GPU: what is seen here is the switch of torch."""
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
-    with Devices("tf32", "cpu").autocast():
-        assert torch.backends.cuda.matmul.allow_tf32
-        assert torch.ones(1, 1).mm(torch.ones(1, 1)).dtype == torch.float32
-    Devices("float32", "cpu")
+    try:
+        with Devices("tf32", "cpu").autocast():
+            assert torch.backends.cuda.matmul.allow_tf32
+            assert torch.ones(1, 1).mm(torch.ones(1, 1)).dtype == torch.float32
+    finally:
+        Devices("float32", "cpu")
     assert not torch.backends.cuda.matmul.allow_tf32

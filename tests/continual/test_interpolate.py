@@ -7,8 +7,7 @@ from continual.test_resume import KilledHere, dying_after, without_seconds
 from riselab.continual.devices import Devices
 from riselab.continual.host import silent
 from riselab.continual.learning import Learner
-from riselab.continual.runs import perform, read_config
-from riselab.continual.vision.run import make_host
+from riselab.continual.runs import make_host, perform, read_config
 
 SHARES = [0.0, 0.3, 0.9]
 

@@ -15,8 +15,7 @@ from riselab.continual.additions.addition import Addition
 from riselab.continual.devices import Devices
 from riselab.continual.host import silent
 from riselab.continual.learning import Learner
-from riselab.continual.runs import estimate, perform, read_config
-from riselab.continual.vision.run import make_host
+from riselab.continual.runs import estimate, make_host, perform, read_config
 
 DOMAINS = {
     "name": "turned-digits", "turns": [0, 30, 60, 90], "base": 0, "increment": 10, "classes": 3,

@@ -3,8 +3,7 @@
 import copy
 
 from riselab.continual.devices import Devices
-from riselab.continual.runs import read_config
-from riselab.continual.vision.run import make_host
+from riselab.continual.runs import make_host, read_config
 
 TINY = {
     "domain": "vision",

@@ -9,7 +9,6 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import CodeType
 from typing import Any, ClassVar, Literal
 
@@ -20,24 +19,21 @@ from risegrad.common.settings import Checked
 from risegrad.curvature.targets import choose_predict
 from riselab.common.inputs import Local, Reading
 from riselab.continual import metrics, preflight
-from riselab.continual.additions.memory import MemorySettings
 from riselab.continual.devices import Devices
 from riselab.continual.host import (
     Host,
     ParameterGroup,
     Ref,
-    Report,
     Score,
     Session,
     Stream,
     Task,
     TrainingBudget,
 )
-from riselab.continual.learning import learn_stream
+from riselab.continual.learning import History, Run
 from riselab.continual.preflight import Known, complaint
-from riselab.continual.results import result
 from riselab.continual.rules import Rule
-from riselab.continual.runs import read_run
+from riselab.continual.runs import HostDomain, Matrix, read_run
 from riselab.continual.training import Loop
 
 
@@ -186,6 +182,7 @@ class OwnHost(Host):
     name = "own-model"
     summary = "a model of one's own, by a function that makes it with its data"
     masks_classes = False
+    joins_examples = False
     scores_ahead = True
     known = 1
     Settings = OwnHostSettings
@@ -267,23 +264,12 @@ class OwnStreamSettings(Checked):
 
 
 @dataclass(frozen=True)
-class OwnRun:
-    """Everything that a run of an own model depends on."""
+class OwnRun(Run):
+    """A run of an own model; the head's budget is not used."""
 
     stream: OwnStreamSettings
-    host: Any
-    """The settings of the host, with its ``name``."""
-    rule: Rule = field(default_factory=Rule)
-    adapter: TrainingBudget = field(default_factory=TrainingBudget)
-    """Of all parameters that are trained."""
-    head: TrainingBudget = field(default_factory=TrainingBudget)
-    """Not used."""
-    memory: MemorySettings = field(default_factory=MemorySettings)
     loop: Loop = field(default_factory=lambda: Loop(batch=1))
     """A step takes one of the function's own batches: ``loop.batch`` is 1."""
-    additions: tuple[Any, ...] = ()
-    seed: int = 0
-    """What the function is called with, and the seed of batches and draws."""
     domain: Literal["own"] = "own"
 
     def reads(self) -> dict[str, Reading]:
@@ -295,58 +281,51 @@ class OwnRun:
         return {"stream.problem.module": Local(file)} if file else {}
 
 
-def read_config(plain: Mapping[str, Any]) -> OwnRun:
-    """Plain tables into settings."""
-    loop = {"batch": 1} | dict(plain.get("loop", {}))
-    settings = read_run(OwnRun, {**plain, "loop": loop}, HOSTS)
-    if settings.loop.batch != 1:
-        raise ValueError(
-            f"loop.batch must be 1, a step takes one batch of the function; got {loop['batch']}"
-        )
-    return settings
+class OwnDomain(HostDomain[OwnRun]):
+    """Models that a function makes, with their data."""
+
+    def read(self, plain: Mapping[str, Any]) -> OwnRun:
+        loop = {"batch": 1} | dict(plain.get("loop", {}))
+        settings = read_run(OwnRun, {**plain, "loop": loop}, HOSTS)
+        if settings.loop.batch != 1:
+            raise ValueError(
+                f"loop.batch must be 1, a step takes one batch of the function; got {loop['batch']}"
+            )
+        return settings
+
+    def missing(self, settings: OwnRun, known: Known) -> list[str]:
+        return complaint(lambda: made(settings.stream.problem, settings.seed))
+
+    def estimate(self, settings: OwnRun) -> dict[str, Any]:
+        """Batches, and how many pass forward and backward while learning."""
+        new, tests = _sizes(self.host(settings, settings.devices))
+        trained = new * settings.adapter.epochs
+        return {"tasks": 2, "batches": new, "forward": trained + 2 * tests, "backward": trained}
+
+    def seconds(self, settings: OwnRun) -> float:
+        """From one timed epoch and one scoring."""
+        devices = settings.devices
+        host = self.host(settings, devices)
+        new, tests = _sizes(host)
+        score = preflight.per_example(lambda: host.score(range(2)), tests, devices)
+        step = preflight.step(host, settings, devices)
+        return new * settings.adapter.epochs * step + 2 * tests * score
+
+    def host(self, settings: OwnRun, devices: Devices) -> OwnHost:
+        rule = settings.rule if settings.rule.name else Rule(OwnHost.default_rule)
+        problem = made(settings.stream.problem, settings.seed)
+        return OwnHost(problem, rule, settings.adapter, devices)
+
+    def summarize(self, settings: OwnRun, matrix: Matrix, union: list[float]) -> metrics.Summary:
+        return metrics.summary_domains(matrix)
+
+    def more(self, found: dict[str, Any], host: OwnHost, history: History) -> None:
+        last = history.scores[-1][host.main_score]
+        for task, (_, answers) in zip(found["tasks"], last, strict=True):
+            task["answers"] = answers
 
 
-def needs(settings: OwnRun, known: Known) -> dict[str, Any]:
-    """``missing``: what the function complains about."""
-    return {"missing": complaint(lambda: made(settings.stream.problem, settings.seed)), "bytes": 0}
-
-
-def estimate(settings: OwnRun) -> dict[str, Any]:
-    """Batches, and how many pass forward and backward while learning."""
-    new, tests = _sizes(make_host(settings, _devices(settings)))
-    trained = new * settings.adapter.epochs
-    return {"tasks": 2, "batches": new, "forward": trained + 2 * tests, "backward": trained}
-
-
-def seconds(settings: OwnRun) -> float:
-    """How long a run would take here, from one timed epoch and one scoring."""
-    devices = _devices(settings)
-    host = make_host(settings, devices)
-    new, tests = _sizes(host)
-    score = preflight.per_example(lambda: host.score(range(2)), tests, devices)
-    step = preflight.step(host, settings, devices)
-    return new * settings.adapter.epochs * step + 2 * tests * score
-
-
-def perform(settings: OwnRun, folder: Path, report: Report) -> dict[str, Any]:
-    """Learn what is new, continuing from what is in ``folder``."""
-    devices = _devices(settings)
-    host = make_host(settings, devices)
-    history = learn_stream(host, len(host.stream), settings, devices, folder, report)
-    found = result(host.stream, history, host.main_score, lambda A, u: metrics.summary_domains(A))
-    for task, (_, answers) in zip(found["tasks"], history.scores[-1][host.main_score], strict=True):
-        task["answers"] = answers
-    return found
-
-
-def make_host(settings: OwnRun, devices: Devices) -> OwnHost:
-    """The host with the model and the data that the function makes."""
-    rule = settings.rule if settings.rule.name else Rule(OwnHost.default_rule)
-    return OwnHost(made(settings.stream.problem, settings.seed), rule, settings.adapter, devices)
-
-
-def _devices(settings: OwnRun) -> Devices:
-    return Devices(settings.loop.precision, settings.loop.device)
+DOMAIN = OwnDomain()
 
 
 def _sizes(host: OwnHost) -> tuple[int, int]:

@@ -58,7 +58,7 @@ class Devices:
     def inside(self, model: nn.Module) -> Iterator[None]:
         """While every pass of the model is in this precision, whoever makes it, as accelerate does:
         what a rule keeps is then computed as it is trained."""
-        if self.precision == "float32":
+        if self.precision != "bfloat16":
             yield
             return
         forward: Any = model.forward

@@ -289,6 +289,8 @@ class Host(ABC):
     addition could protect, and those that would are refused."""
     adds_to_layers: ClassVar[bool] = False
     """Whether new parameters of a session change layers that all earlier tasks go through."""
+    joins_examples: ClassVar[bool] = True
+    """Whether a batch can hold any examples of this task and those before."""
     masks_classes: ClassVar[bool] = True
     """Whether its loss is over the session's own classes unless asked for all seen."""
 

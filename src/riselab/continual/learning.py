@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,12 +19,13 @@ from torch.nn import Parameter
 from risegrad.common.seal import digest
 from risegrad.common.settings import essence, without
 from riselab.common.inputs import Reading, look_at
-from riselab.continual.additions import LearningSettings, made_additions
 from riselab.continual.additions.addition import Addition, check_composition
-from riselab.continual.additions.memory import LooksBack
+from riselab.continual.additions.keeping import Keep, Keeps
+from riselab.continual.additions.memory import LooksBack, MemorySettings, RunMemory, WithMemory
 from riselab.continual.checkpoints import Checkpoints, Origin
 from riselab.continual.devices import Devices
-from riselab.continual.host import Host, Report, Score, Session, silent
+from riselab.continual.host import Host, Report, Score, Session, TrainingBudget, silent
+from riselab.continual.rules import Rule
 from riselab.continual.training import Loop, SessionTraining
 
 
@@ -244,26 +245,59 @@ def _counts(scores: dict[str, list[Score]]) -> dict[str, list[tuple[int, int]]]:
     return {name: [(s.hits, s.total) for s in row] for name, row in scores.items()}
 
 
-class RunSettings(LearningSettings, Protocol):
-    """What the settings of a run have in every domain."""
+@dataclass(frozen=True)
+class Run:
+    """Everything that a run depends on; those of a domain say more about stream and model."""
+
+    stream: Any
+    host: Any
+    """The settings of the host, with its ``name``."""
+    rule: Rule = field(default_factory=Rule)
+    adapter: TrainingBudget = field(default_factory=TrainingBudget)
+    """Of adapters, of LoRA, or of all weights."""
+    head: TrainingBudget = field(default_factory=TrainingBudget)
+    """Of a classifier beside them."""
+    memory: MemorySettings = field(default_factory=MemorySettings)
+    loop: Loop = field(default_factory=Loop)
+    additions: tuple[Any, ...] = ()
+    seed: int = 0
+    """Of initialization, batches, augmentation, dropout and draws; what chooses and orders classes
+    and examples has its own."""
+
+    def reads(self) -> dict[str, Reading]:
+        """What the run reads, by the name of the setting."""
+        return {}
 
     @property
-    def loop(self) -> Loop:
-        """How the loop goes: batch size, workers, checkpoints."""
-
-    def reads(self) -> dict[str, Reading]:
-        """What the run reads, by the name of the setting."""
+    def devices(self) -> Devices:
+        """Where it computes."""
+        return Devices(self.loop.precision, self.loop.device)
 
 
-class Reads(Protocol):
-    """Settings that say what a run reads."""
+def made_additions(settings: Run) -> list[Addition]:
+    """The additions of a run, and behind them what they or the rule keep of each session.
 
-    def reads(self) -> dict[str, Reading]:
-        """What the run reads, by the name of the setting."""
+    That comes last: a session's change may be taken back in part before anything is kept of it.
+    """
+    made: list[Addition] = [addition.make(settings.seed) for addition in settings.additions]
+    rule = settings.rule
+    if rule.keeps:
+        made.append(Keep(settings.seed, pull=rule.pull, budget=rule.budget, damping=rule.damping))
+    made.sort(key=lambda addition: isinstance(addition, Keeps))
+    for keeps in made:
+        if isinstance(keeps, Keeps):
+            keeps.settings = settings.memory
+    users = [addition for addition in made if isinstance(addition, WithMemory)]
+    if not users and not rule.informed:
+        return made
+    kept = RunMemory(settings.memory, settings.seed)
+    for user in users:
+        user.kept = kept
+    return [*made, kept]
 
 
 def learn_stream(
-    host: Host, tasks: int, settings: RunSettings, devices: Devices, folder: Path, report: Report
+    host: Host, tasks: int, settings: Run, devices: Devices, folder: Path, report: Report
 ) -> History:
     """Take a host through its stream; checkpoints are in ``folder/checkpoints``."""
     history = Learner(
@@ -283,7 +317,7 @@ def learn_stream(
     return history
 
 
-def origin_of(settings: Reads) -> Origin:
+def origin_of(settings: Any) -> Origin:
     """What a checkpoint must agree with. What is read counts, not where it lies."""
     readings = settings.reads()
     return Origin(digest(without(essence(settings), readings)), look_at(readings))

@@ -13,11 +13,10 @@ import torch
 
 from risegrad.common.imports import absent, lack, need
 from risegrad.core.blocks import listing
-from riselab.continual.additions import made_additions
 from riselab.continual.checkpoints import KEEP
 from riselab.continual.devices import Devices
 from riselab.continual.host import Host, silent
-from riselab.continual.learning import RunSettings
+from riselab.continual.learning import Run, made_additions
 from riselab.continual.training import SessionTraining
 
 Known = dict[Any, list[str]]
@@ -96,7 +95,7 @@ def _time(work: Callable[[], object], devices: Devices) -> float:
     return time.perf_counter() - started
 
 
-def step(host: Host, settings: RunSettings, devices: Devices) -> float:
+def step(host: Host, settings: Run, devices: Devices) -> float:
     """Seconds per example of the first session's training, loading, rule and optimizer included."""
     session = host.begin(0)
     if session is None:

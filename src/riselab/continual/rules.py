@@ -140,6 +140,11 @@ class Rule(Checked):
         return self.name != "zo"
 
     @property
+    def passes(self) -> tuple[int, int]:
+        """Forward and backward passes of an example in one step."""
+        return (1, 1) if self.exact else (2 * self.q, 0)
+
+    @property
     def informed(self) -> bool:
         """Whether it shapes by a memory of earlier sessions, which the run has."""
         return self.name in INFORMED

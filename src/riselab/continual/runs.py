@@ -3,34 +3,83 @@
 from __future__ import annotations
 
 import importlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from risegrad.common.checks import check_choice
 from risegrad.common.imports import explained
 from risegrad.common.settings import Unused, read
 from riselab import plugins
-from riselab.continual.additions import check_composition, made_additions, read_additions
+from riselab.continual import metrics
+from riselab.continual.additions import check_composition, read_additions
 from riselab.continual.devices import Devices, described
-from riselab.continual.host import Host, Report, TrainingBudget
-from riselab.continual.learning import RunSettings
+from riselab.continual.host import Host, Report
+from riselab.continual.learning import History, Run, learn_stream, made_additions
+from riselab.continual.preflight import Known, checkpoint_bytes
+from riselab.continual.results import result
 from riselab.continual.rules import read_rule
 
-
-class Described(RunSettings, Protocol):
-    """What the settings of a run in every domain say about training."""
-
-    @property
-    def head(self) -> TrainingBudget:
-        """How the head trains."""
-
-    @property
-    def adapter(self) -> TrainingBudget:
-        """How the adapters train."""
+Matrix = list[list[float]]
+S = TypeVar("S")
+R = TypeVar("R", bound=Run)
 
 
-R = TypeVar("R", bound=Described)
+class Domain(ABC, Generic[S]):
+    """What runs of one kind of model and data are made of, beside what they all share."""
+
+    @abstractmethod
+    def read(self, plain: Mapping[str, Any]) -> S:
+        """Plain tables into settings; a ``ValueError`` names the place of a mistake."""
+
+    @abstractmethod
+    def missing(self, settings: S, known: Known) -> list[str]:
+        """What is not there for a run, a sentence each, with the way to get it."""
+
+    def checkpoint(self, settings: S) -> int:
+        """About how many parameters a checkpoint holds."""
+        return 0
+
+    def fetch(self, settings: S) -> None:
+        """Download what several runs would else download at once, where the settings allow it."""
+
+    @abstractmethod
+    def estimate(self, settings: S) -> dict[str, Any]:
+        """How much work a run is: counts that add up over runs."""
+
+    @abstractmethod
+    def seconds(self, settings: S) -> float:
+        """How long a run would take here, from a few timed steps."""
+
+    @abstractmethod
+    def perform(self, settings: S, folder: Path, report: Report) -> dict[str, Any]:
+        """Learn the stream, going on from checkpoints in ``folder``; the result, plain data."""
+
+
+class HostDomain(Domain[R]):
+    """One whose runs take a host through a stream, by one loop for all."""
+
+    @abstractmethod
+    def host(self, settings: R, devices: Devices) -> Any:
+        """The host with its ``stream`` and all that the settings describe, at the beginning."""
+
+    @abstractmethod
+    def summarize(self, settings: R, matrix: Matrix, union: list[float]) -> metrics.Summary:
+        """Avg, Last and Fgt."""
+
+    def more(self, found: dict[str, Any], host: Any, history: History) -> None:
+        """Put into the result what only this domain has; by default nothing."""
+
+    def perform(self, settings: R, folder: Path, report: Report) -> dict[str, Any]:
+        devices = settings.devices
+        host = self.host(settings, devices)
+        history = learn_stream(host, len(host.stream), settings, devices, folder, report)
+        summarize = partial(self.summarize, settings)
+        found = result(host.stream, history, host.main_score, summarize)
+        self.more(found, host, history)
+        return found
 
 
 def read_run(
@@ -61,7 +110,7 @@ def read_run(
 
 
 def _check_used(
-    settings: Described, host: type[Host], memory: Collection[str], model: dict[str, str]
+    settings: Run, host: type[Host], memory: Collection[str], model: dict[str, str]
 ) -> None:
     """A setting that the chosen rule or optimizer does not look at is a mistake or a wrong hope."""
     by_table = {
@@ -86,67 +135,71 @@ DOMAINS: dict[str, str] = {
     "chat": "riselab.continual.chat.run",
     "own": "riselab.continual.custom",
 }
-"""Modules with the functions of this one, for their own settings."""
+"""Modules with a ``DOMAIN`` each."""
 
 
 def read_config(plain: Mapping[str, Any]) -> Any:
     """The settings of a run; a ``ValueError`` names the place of a mistake."""
-    return _domain(str(plain.get("domain", "vision"))).read_config(plain)
+    return domain(str(plain.get("domain", "vision"))).read(plain)
 
 
-def needs(settings: Any, known: dict[Any, Any] | None = None) -> dict[str, Any]:
+def needs(settings: Any, known: Known | None = None) -> dict[str, Any]:
     """What is ``missing`` for a run, a sentence each, the ``bytes`` of its checkpoints, and the
     ``device`` that it uses: its kind, and in words.
 
     ``known`` holds what runs that were asked about before share with this one.
     """
-    given = {} if known is None else known
-    found: dict[str, Any] = _domain(settings.domain).needs(settings, given)
-    return found | {"device": described(settings.loop.device)}
+    own = domain(settings.domain)
+    return {
+        "missing": own.missing(settings, {} if known is None else known),
+        "bytes": checkpoint_bytes(own.checkpoint(settings)),
+        "device": described(settings.loop.device),
+    }
 
 
 def fetch(settings: Any) -> None:
     """Download what several runs would else download at once, where the settings allow it."""
-    if load := getattr(_domain(settings.domain), "fetch", None):
-        load(settings)
+    domain(settings.domain).fetch(settings)
 
 
 def estimate(settings: Any) -> dict[str, Any]:
     """How much work a run is: counts that add up over runs."""
-    counts: dict[str, Any] = _domain(settings.domain).estimate(settings)
-    return counts
+    return domain(settings.domain).estimate(settings)
 
 
 def seconds(settings: Any) -> float:
     """How long a run would take here, from a few timed steps."""
-    return float(_domain(settings.domain).seconds(settings))
+    return domain(settings.domain).seconds(settings)
 
 
-def make_host(settings: Any, devices: Devices) -> Host:
+def make_host(settings: Any, devices: Devices) -> Any:
     """The host of a run with everything that it needs, at the start of its stream."""
-    host: Host = _domain(settings.domain).make_host(settings, devices)
-    return host
+    own = domain(settings.domain)
+    if not isinstance(own, HostDomain):
+        raise ValueError(f"domain {settings.domain!r} has no hosts")
+    return own.host(settings, devices)
 
 
 def perform(settings: Any, folder: Path, report: Report) -> dict[str, Any]:
     """Learn the stream, going on from checkpoints in ``folder``; the result, plain data."""
-    result: dict[str, Any] = _domain(settings.domain).perform(settings, folder, report)
-    return result
+    return domain(settings.domain).perform(settings, folder, report)
 
 
-def _domain(name: str) -> Any:
+def domain(name: str) -> Domain[Any]:
+    """The domain of this name, whose modules are imported only now."""
     check_choice("domain", name, DOMAINS)
     try:
-        return importlib.import_module(DOMAINS[name])
+        found: Domain[Any] = importlib.import_module(DOMAINS[name]).DOMAIN
     except ImportError as error:
         raise explained(error) from error
+    return found
 
 
 def catalogue() -> dict[str, dict[str, str]]:
     """Hosts, rules, streams, additions and models."""
     # Importing them fills the registers.
     from riselab.continual import additions  # noqa: F401
-    from riselab.continual.language.hosts.names import SUMMARIES
+    from riselab.continual.language import SUMMARIES
     from riselab.continual.language.streams.settings import DESCRIPTIONS as TEXT_STREAMS
     from riselab.continual.vision import models as backbone  # noqa: F401
 

@@ -403,7 +403,7 @@ def _check_served(session: Session, additions: Sequence[Addition]) -> None:
         if (rule.informed or rule.keeps) and rule.name not in served:
             raise ValueError(
                 f"rule {rule.name!r} of group {group.name!r} needs the run's memory among the "
-                "additions: see made_additions in riselab.continual.additions"
+                "additions: see made_additions in riselab.continual.learning"
             )
 
 

@@ -103,7 +103,7 @@ def _experiment_tables() -> Iterator[SettingsTable]:
     from riselab.continual.additions import ADDITIONS
     from riselab.continual.chat.settings import ChatRun
     from riselab.continual.language import run as language_run
-    from riselab.continual.language.hosts.register import HOSTS as TEXT_HOSTS
+    from riselab.continual.language.hosts import HOSTS as TEXT_HOSTS
     from riselab.continual.language.streams.settings import OwnTextTask
     from riselab.continual.rules import Rule
     from riselab.continual.vision import run as vision_run

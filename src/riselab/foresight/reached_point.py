@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from riselab.continual.additions import made_additions
 from riselab.continual.additions.addition import Addition
 from riselab.continual.checkpoints import Checkpoints
 from riselab.continual.devices import Devices
 from riselab.continual.host import Host, Report, silent
-from riselab.continual.learning import Learner, begin_session, origin_of
+from riselab.continual.learning import Learner, begin_session, made_additions, origin_of
 from riselab.continual.runs import make_host
 from riselab.continual.training import SessionTraining
 

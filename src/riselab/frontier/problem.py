@@ -233,7 +233,7 @@ def _texts(
 
 
 def _text_host(model: str) -> str:
-    from riselab.continual.language.hosts.names import SUMMARIES
+    from riselab.continual.language import SUMMARIES
     from riselab.continual.language.models import kind_of_place
 
     return next(host for host in TEXT_HOSTS[kind_of_place(model)] if host in SUMMARIES)

@@ -97,13 +97,14 @@ class Small:
             linears={"body.weight": self.layer},
         )
 
-    def training(self, session, *additions, batch=4, devices=None):
-        return SessionTraining(session, Loop(batch=batch), devices or Devices(), additions, seed=3)
+    def training(self, session, *additions, batch=4, devices=None, parts=1):
+        loop = Loop(batch=batch, accumulate=parts)
+        return SessionTraining(session, loop, devices or Devices(), additions, seed=3)
 
-    def learn(self, task, *additions, epochs=1, batch=4, devices=None, **settings):
+    def learn(self, task, *additions, epochs=1, batch=4, devices=None, parts=1, **settings):
         """One task from beginning to end; gives the training, with its session."""
         session = self.session(task, epochs=epochs, **settings)
-        training = self.training(session, *additions, batch=batch, devices=devices)
+        training = self.training(session, *additions, batch=batch, devices=devices, parts=parts)
         for epoch in range(epochs):
             training.epoch(epoch, lambda news: None)
         self.module.eval()

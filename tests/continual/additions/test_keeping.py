@@ -12,9 +12,9 @@ from risegrad.common.seeds import seed_for
 from risegrad.keeping.examples import KeepSettings, kept_of, taken
 from risegrad.keeping.keeper import Keeper
 from risegrad.keeping.looking import Look
-from riselab.continual.additions import made_additions
 from riselab.continual.additions.keeping import DarkReplaySettings, DistillSettings, Keep
 from riselab.continual.additions.memory import LooksBack, MemorySettings, grown
+from riselab.continual.learning import made_additions
 from riselab.continual.rules import Rule, read_rule
 from riselab.continual.runs import perform, read_config
 
@@ -171,6 +171,19 @@ def test_others_have_their_own(small, changes):
     training = small.training(replace(session, groups=(body, head)), keep)
     assert training.optimizers["body"] is not training.optimizers["head"]
     assert list(keep.keepers) == (["body"] if "rule" in changes else ["body", "head"])
+
+
+@pytest.mark.parametrize("rule", ["keep", "informed"])
+def test_batches_in_parts(make_small, rule):
+    ends = []
+    for parts in (1, 3):
+        small = make_small()
+        keeps = made_additions(Shared(Rule(rule)))
+        for task in range(2):
+            small.learn(task, *keeps, rule=rule, parts=parts, epochs=2, optimizer="adamw")
+        ends.append(small.values())
+    for name, value in ends[1].items():
+        torch.testing.assert_close(value, ends[0][name], rtol=1e-4, atol=1e-6)
 
 
 def test_the_first_session_is_plain(make_small):

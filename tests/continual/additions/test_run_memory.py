@@ -10,7 +10,6 @@ from risegrad.core.attachment import attach
 from risegrad.memory.informed import Informed
 from risegrad.memory.memory import Memory
 from risegrad.memory.remembering import remember
-from riselab.continual.additions import made_additions
 from riselab.continual.additions.memory import (
     InterpolateSettings,
     MemorySettings,
@@ -21,6 +20,7 @@ from riselab.continual.additions.memory import (
     layers_of,
 )
 from riselab.continual.additions.penalties import KronAnchorSettings
+from riselab.continual.learning import made_additions
 from riselab.continual.rules import Rule
 from riselab.continual.runs import perform, read_config
 

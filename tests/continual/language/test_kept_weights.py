@@ -8,8 +8,7 @@ from transformers import AutoModelForSeq2SeqLM
 from continual.language.tiny_text import config
 from riselab.continual.devices import Devices
 from riselab.continual.host import silent
-from riselab.continual.language.run import make_host
-from riselab.continual.runs import perform, read_config
+from riselab.continual.runs import make_host, perform, read_config
 
 
 @pytest.mark.parametrize("name", ["seq-lora", "inc-lora"])

@@ -14,8 +14,7 @@ from continual.language.test_runs import killed_runs_go_on_to_the_same_end, run
 from continual.language.tiny_text import WORDS, config, save_model
 from riselab.continual.devices import Devices
 from riselab.continual.host import silent
-from riselab.continual.language.run import make_host
-from riselab.continual.runs import perform, read_config
+from riselab.continual.runs import make_host, perform, read_config
 from riselab.continual.training import SessionTraining
 
 TASKS = {"colours": ["red", "green", "blue"], "num-bers": ["one", "two_three", "red"]}

@@ -13,7 +13,7 @@ from risegrad.common.seeds import generator_for
 from riselab.continual.devices import Devices
 from riselab.continual.language.lora import add_lora, folded
 from riselab.continual.language.models import LanguageModelSettings, load_model, wrap
-from riselab.continual.language.run import make_host, read_config
+from riselab.continual.runs import make_host, read_config
 
 
 class Two(nn.Module):

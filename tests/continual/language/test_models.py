@@ -17,7 +17,7 @@ from continual.language.tiny_text import config, save_model, write_task
 from riselab.continual.devices import Devices
 from riselab.continual.language.batches import Limit, prompt_limit
 from riselab.continual.language.models import LanguageModelSettings, load_model, wrap
-from riselab.continual.language.run import make_host, read_config
+from riselab.continual.runs import make_host, read_config
 
 
 def copied(weights, folder):

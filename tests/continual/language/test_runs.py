@@ -7,8 +7,7 @@ from continual.language.tiny_text import config, save_model
 from risegrad.zeroth_order import spsa
 from riselab.continual.devices import Devices
 from riselab.continual.host import silent
-from riselab.continual.language.run import make_host
-from riselab.continual.runs import estimate, perform, read_config
+from riselab.continual.runs import estimate, make_host, perform, read_config
 from riselab.continual.training import SessionTraining
 
 HOSTS = ("seq-lora", "inc-lora", "o-lora")

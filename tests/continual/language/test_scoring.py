@@ -8,8 +8,8 @@ from continual.language.tiny_text import config, make_model, save_model
 from riselab.continual.devices import Devices
 from riselab.continual.language.batches import padded
 from riselab.continual.language.models import LanguageModelSettings, wrap
-from riselab.continual.language.run import make_host, read_config
 from riselab.continual.language.scoring import hits, label_scores, normalized, written
+from riselab.continual.runs import make_host, read_config
 
 PROMPTS = ["one two three", "red", "four five six seven good bad"]
 LABELS = ["World", "Science or Technology", "very negative", "negative", "very", "Good"]

@@ -16,9 +16,8 @@ from riselab.continual.batches import epoch_batches
 from riselab.continual.devices import Devices
 from riselab.continual.host import silent
 from riselab.continual.language.lora import free, own_linears
-from riselab.continual.language.run import make_host, needs
 from riselab.continual.preflight import checkpoint_bytes
-from riselab.continual.runs import read_config
+from riselab.continual.runs import make_host, needs, read_config
 from riselab.continual.training import SessionTraining
 
 LOADERS = {"t5": AutoModelForSeq2SeqLM, "gpt2": AutoModelForCausalLM, "bert": AutoModel}

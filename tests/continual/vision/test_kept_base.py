@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from riselab.continual.devices import Devices
+from riselab.continual.runs import make_host, read_config
 from riselab.continual.vision import base as kept_base
-from riselab.continual.vision.run import VisionRun, make_host, read_config
+from riselab.continual.vision.run import VisionRun
 
 PLAIN: dict[str, Any] = {
     "domain": "vision",

@@ -5,8 +5,7 @@ import torch
 
 from riselab.continual.devices import Devices
 from riselab.continual.host import silent
-from riselab.continual.runs import perform, read_config
-from riselab.continual.vision.run import make_host
+from riselab.continual.runs import make_host, perform, read_config
 
 SHAPE = {"embed_dim": 16, "depth": 1, "num_heads": 2, "patch_size": 4, "img_size": 8}
 PLAIN = {

@@ -68,6 +68,8 @@ class Addition:
     """Whether it can only work with gradients by backpropagation."""
     needs_logits: ClassVar[bool] = False
     """Whether its ``penalty`` needs the scores of all classes seen."""
+    joins: ClassVar[bool] = False
+    """Whether examples of earlier tasks join its batches."""
     every_class: ClassVar[bool] = False
     """Whether the loss is over all classes seen instead of the session's own."""
 
@@ -157,6 +159,8 @@ def _nothing_to_do(host: type[Host], addition: Addition) -> str:
         return "nothing trains there"
     if addition.every_class and not host.masks_classes:
         return "its loss knows no classes to leave out, so it is over all of them anyway"
+    if addition.joins and not host.joins_examples:
+        return "its batches are made by a person's function, and no example can join them"
     if not addition.needs_past:
         return ""
     if host.trains == "first":

@@ -219,6 +219,7 @@ class DarkReplay(Keeps):
 
     name = "dark-replay"
     pulls = False
+    joins = True
 
     def __init__(self, chosen: DarkReplaySettings, seed: int) -> None:
         super().__init__(seed)

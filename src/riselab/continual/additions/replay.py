@@ -89,6 +89,7 @@ class Replay(Remembering):
     """Old examples beside the new ones, so the loss is over all classes seen."""
 
     name = "replay"
+    joins = True
 
     def __init__(self, settings: ReplaySettings, seed: int) -> None:
         super().__init__(settings.size, seed)

@@ -9,7 +9,7 @@ the tasks stands under its own name (``wiki_change``, ``choice_change``, ...).
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from risegrad.common.seeds import seed_for
-from risegrad.common.settings import essence, without
+from risegrad.common.settings import Unused, essence, read, without
 from riselab.common.inputs import look_at
 from riselab.continual import metrics
 from riselab.continual.chat.abilities import FILES, Abilities
@@ -32,7 +32,7 @@ from riselab.continual.chat.model import (
     trainable,
     trained_parts,
 )
-from riselab.continual.chat.settings import USES, ChatRun, read_config
+from riselab.continual.chat.settings import USES, ChatRun, ChatStreamSettings
 from riselab.continual.chat.tasks import Examples, build_stream
 from riselab.continual.chat.texts import ChatTexts, answer_scores
 from riselab.continual.chat.training import ChatLearner
@@ -42,8 +42,7 @@ from riselab.continual.host import Report, Stream
 from riselab.continual.learning import History, origin_of
 from riselab.continual.preflight import Known, complaint, missing_extras, off_hub, once
 from riselab.continual.results import result
-
-__all__ = ["estimate", "needs", "perform", "read_config", "seconds"]
+from riselab.continual.runs import Domain
 
 SCORE = "exact_match"
 SCORED = 32
@@ -54,76 +53,107 @@ AFTERWARDS = ("rule.share", "loop.score_on", "stream.test_size")
 """What makes no difference to training."""
 
 
-def needs(settings: ChatRun, known: Known) -> dict[str, Any]:
-    """``missing``: a sentence each."""
-    missing = missing_extras(["transformers", "peft", "safetensors"], "language", "a chat model")
-    missing += once(known, lambda stream: complaint(lambda: build_stream(stream)), settings.stream)
-    place = settings.model.weights
-    if place and not (Path(place).expanduser() / "config.json").is_file():
-        missing.append(f"model.weights must be a folder in the form of transformers, got {place!r}")
-    if not place and (why := off_hub(settings.model.name)):
-        missing.append(
-            f"model.name {settings.model.name!r} is {why}: give a folder with its files as "
-            "--set model.weights=FOLDER"
+class ChatDomain(Domain[ChatRun]):
+    """Chat models, which have a loop of their own: steps instead of epochs, rules of their own."""
+
+    def read(self, plain: Mapping[str, Any]) -> ChatRun:
+        settings = read(ChatRun, plain)
+        if reasons := settings.rule.unused():
+            raise Unused(reasons)
+        rule, trains = settings.rule, settings.model.trains
+        # Both need the weights of then as they were, beside an adapter that began as zero.
+        if rule.name == "kl-new" and trains != "lora":
+            raise ValueError(f"rule.name 'kl-new' needs model.trains = 'lora', got {trains!r}")
+        if rule.share != 1 and trains not in ("lora", "all"):
+            raise ValueError(f"rule.share needs model.trains = 'lora' or 'all', got {trains!r}")
+        return settings
+
+    def missing(self, settings: ChatRun, known: Known) -> list[str]:
+        missing = missing_extras(
+            ["transformers", "peft", "safetensors"], "language", "a chat model"
         )
-    folder = settings.abilities.folder
-    if settings.rule.old == "prompts" and not folder:
-        missing.append("rule.old = 'prompts' needs abilities.folder, whose prompts they are")
-    if folder and not any((Path(folder).expanduser() / name).is_file() for name in FILES):
-        missing.append(f"abilities.folder must have some of {', '.join(FILES)}, got {folder!r}")
-    return {"missing": missing, "bytes": 0}
+        missing += once(known, _unreadable, settings.stream)
+        place = settings.model.weights
+        if place and not (Path(place).expanduser() / "config.json").is_file():
+            missing.append(
+                f"model.weights must be a folder in the form of transformers, got {place!r}"
+            )
+        if not place and (why := off_hub(settings.model.name)):
+            missing.append(
+                f"model.name {settings.model.name!r} is {why}: give a folder with its files as "
+                "--set model.weights=FOLDER"
+            )
+        folder = settings.abilities.folder
+        if settings.rule.old == "prompts" and not folder:
+            missing.append("rule.old = 'prompts' needs abilities.folder, whose prompts they are")
+        if folder and not any((Path(folder).expanduser() / name).is_file() for name in FILES):
+            missing.append(f"abilities.folder must have some of {', '.join(FILES)}, got {folder!r}")
+        return missing
 
+    def estimate(self, settings: ChatRun) -> dict[str, Any]:
+        """Chats of the stream, and how many pass forward and backward while learning."""
+        stream = build_stream(settings.stream)
+        trained = len(stream) * settings.adapter.steps * settings.loop.batch
+        tests = sum(
+            (len(stream) - n) * len(_scored(stream, n, settings)) for n in range(len(stream))
+        )
+        chats = sum(len(task.train) for task in stream)
+        return {
+            "tasks": len(stream),
+            "chats": chats,
+            "forward": trained + tests,
+            "backward": trained,
+        }
 
-def estimate(settings: ChatRun) -> dict[str, Any]:
-    """Chats of the stream, and how many pass forward and backward while learning."""
-    stream = build_stream(settings.stream)
-    trained = len(stream) * settings.adapter.steps * settings.loop.batch
-    tests = sum((len(stream) - n) * len(_scored(stream, n, settings)) for n in range(len(stream)))
-    chats = sum(len(task.train) for task in stream)
-    return {"tasks": len(stream), "chats": chats, "forward": trained + tests, "backward": trained}
-
-
-def seconds(settings: ChatRun) -> float:
-    """How long the steps of a run would take here, from one that is timed."""
-    stream = build_stream(settings.stream)
-    model, texts, devices = _loaded(settings)
-    chats = [texts.chat(e.prompt, e.answer) for e in stream[0].train[: settings.loop.batch]]
-    model = trained_parts(model, settings.model, settings.seed, [texts.batch(chats[:1])])
-    started = time.perf_counter()
-    with devices.inside(model):
-        scores, labels = answer_scores(model, texts.batch(chats))
-        cross_entropy(scores.float(), labels).backward()  # type: ignore[no-untyped-call]
-    return (time.perf_counter() - started) * settings.adapter.steps * len(stream)
-
-
-def perform(settings: ChatRun, folder: Path, report: Report) -> dict[str, Any]:
-    """Learn the stream, going on from what is in ``folder``, then score."""
-    stream = build_stream(settings.stream)
-    accelerators = range(torch.accelerator.device_count())
-    with torch.random.fork_rng(devices=accelerators):
-        torch.manual_seed(seed_for(settings.seed, "chat"))
+    def seconds(self, settings: ChatRun) -> float:
+        """How long the steps of a run would take here, from one that is timed."""
+        stream = build_stream(settings.stream)
         model, texts, devices = _loaded(settings)
-        abilities = _abilities(settings, stream, model, texts)
-        old = []
-        if "old" in USES[settings.rule.name] or settings.model.trains == "corda":
-            old = old_chats(model, texts.tokenizer, settings, settings.rule.examples, settings.seed)
-        one_by_one = [texts.batch([chat]) for chat in old]
-        model = trained_parts(model, settings.model, settings.seed, one_by_one)
-        began = {name: p.detach().clone() for name, p in trainable(model).items()}
-        learner = ChatLearner(
-            model, texts, settings, [task.train for task in stream], old,
-            Checkpoints(folder / "checkpoints", origin_of(settings)), report,
-        )  # fmt: skip
-        whole = settings.model.trains in ("all", "osf")  # too large for a cache
+        chats = [texts.chat(e.prompt, e.answer) for e in stream[0].train[: settings.loop.batch]]
+        model = trained_parts(model, settings.model, settings.seed, [texts.batch(chats[:1])])
+        started = time.perf_counter()
         with devices.inside(model):
-            ends, plain = learner.learn() if whole else cached(_key(settings), learner.learn)
-            history, nll = Scoring(settings, stream, texts).history(model, began, (ends, plain))
-        # As the untrained model was measured: rounding is not to count as drift.
-        with averaged_back(model, began, settings.rule.share):
-            beside = abilities.compare(model)
-    found = result(stream, history, SCORE, lambda A, union: metrics.summary_language(A))
-    found["metrics"] |= _beside(found["metrics"], beside, plain) | {"nll": nll}
-    return found
+            scores, labels = answer_scores(model, texts.batch(chats))
+            cross_entropy(scores.float(), labels).backward()  # type: ignore[no-untyped-call]
+        return (time.perf_counter() - started) * settings.adapter.steps * len(stream)
+
+    def perform(self, settings: ChatRun, folder: Path, report: Report) -> dict[str, Any]:
+        """Learn the stream, going on from what is in ``folder``, then score."""
+        stream = build_stream(settings.stream)
+        accelerators = range(torch.accelerator.device_count())
+        with torch.random.fork_rng(devices=accelerators):
+            torch.manual_seed(seed_for(settings.seed, "chat"))
+            model, texts, devices = _loaded(settings)
+            abilities = _abilities(settings, stream, model, texts)
+            old = []
+            if "old" in USES[settings.rule.name] or settings.model.trains == "corda":
+                old = old_chats(
+                    model, texts.tokenizer, settings, settings.rule.examples, settings.seed
+                )
+            one_by_one = [texts.batch([chat]) for chat in old]
+            model = trained_parts(model, settings.model, settings.seed, one_by_one)
+            began = {name: p.detach().clone() for name, p in trainable(model).items()}
+            learner = ChatLearner(
+                model, texts, settings, [task.train for task in stream], old,
+                Checkpoints(folder / "checkpoints", origin_of(settings)), report,
+            )  # fmt: skip
+            whole = settings.model.trains in ("all", "osf")  # too large for a cache
+            with devices.inside(model):
+                ends, plain = learner.learn() if whole else cached(_key(settings), learner.learn)
+                history, nll = Scoring(settings, stream, texts).history(model, began, (ends, plain))
+            # As the untrained model was measured: rounding is not to count as drift.
+            with averaged_back(model, began, settings.rule.share):
+                beside = abilities.compare(model)
+        found = result(stream, history, SCORE, lambda A, union: metrics.summary_language(A))
+        found["metrics"] |= _beside(found["metrics"], beside, plain) | {"nll": nll}
+        return found
+
+
+DOMAIN = ChatDomain()
+
+
+def _unreadable(stream: ChatStreamSettings) -> list[str]:
+    return complaint(lambda: build_stream(stream))
 
 
 def _loaded(settings: ChatRun) -> tuple[Any, ChatTexts, Devices]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from risegrad.common.settings import (
     APART,
@@ -16,8 +16,6 @@ from risegrad.common.settings import (
     Positive,
     PositiveInt,
     Share,
-    Unused,
-    read,
 )
 from riselab.common.inputs import Hub, Local, Reading
 from riselab.continual.chat.abilities import FILES, AbilitySettings
@@ -205,17 +203,3 @@ class ChatRun:
         if self.abilities.folder:
             found["abilities.folder"] = Local(self.abilities.folder, FILES)
         return found
-
-
-def read_config(plain: Mapping[str, Any]) -> ChatRun:
-    """Plain tables into settings; a ``ValueError`` names the place of a mistake."""
-    settings = read(ChatRun, plain)
-    if reasons := settings.rule.unused():
-        raise Unused(reasons)
-    rule, trains = settings.rule, settings.model.trains
-    # Both need the weights of then as they were, beside an adapter that began as zero.
-    if rule.name == "kl-new" and trains != "lora":
-        raise ValueError(f"rule.name 'kl-new' needs model.trains = 'lora', got {trains!r}")
-    if rule.share != 1 and trains not in ("lora", "all"):
-        raise ValueError(f"rule.share needs model.trains = 'lora' or 'all', got {trains!r}")
-    return settings

@@ -1,1 +1,11 @@
-"""Continual learning in language: text classification as text to text, with LoRA."""
+"""Language models that learn one task after another; what their hosts are called is here, because
+listing them must not load any model library."""
+
+from __future__ import annotations
+
+SUMMARIES: dict[str, str] = {
+    "seq-lora": "text: one LoRA, or all weights, trained on one task after another",
+    "inc-lora": "text: a new LoRA per task beside the frozen earlier ones",
+    "o-lora": "text: as inc-lora, the new A kept orthogonal to the earlier ones",
+    "label-encoder": "text: an encoder, LoRA or all weights; answers by nearness to labels' names",
+}

@@ -1,9 +1,9 @@
-"""One run in language: settings, the parts they describe, and what came out."""
+"""Runs in language: their settings and the parts that these describe."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -12,11 +12,10 @@ from typing import Any, Literal
 from risegrad.common.settings import as_plain
 from riselab.common.inputs import Reading
 from riselab.continual import metrics, preflight
-from riselab.continual.additions.memory import MemorySettings
 from riselab.continual.devices import Devices
-from riselab.continual.host import Report, Stream, TrainingBudget
+from riselab.continual.host import Stream, TrainingBudget
+from riselab.continual.language.hosts import HOSTS
 from riselab.continual.language.hosts.lora import LanguageHost
-from riselab.continual.language.hosts.register import HOSTS
 from riselab.continual.language.kit import LanguageKit
 from riselab.continual.language.models import (
     LanguageModelSettings,
@@ -27,31 +26,118 @@ from riselab.continual.language.models import (
 from riselab.continual.language.streams.build import TextSplit, build_stream
 from riselab.continual.language.streams.hub import dataset_of, read_source, texts_of
 from riselab.continual.language.streams.settings import LanguageStreamSettings
-from riselab.continual.learning import learn_stream
-from riselab.continual.preflight import (
-    Known,
-    checkpoint_bytes,
-    complaint,
-    missing_extras,
-    off_hub,
-    once,
-)
-from riselab.continual.results import defined, matrices, result
+from riselab.continual.learning import History, Run
+from riselab.continual.preflight import Known, complaint, missing_extras, off_hub, once
+from riselab.continual.results import defined, matrices
 from riselab.continual.rules import Rule
-from riselab.continual.runs import read_run
-from riselab.continual.training import Loop
+from riselab.continual.runs import HostDomain, Matrix, read_run
+
+USUAL = TrainingBudget(
+    epochs=1, optimizer="adamw", lr=1e-3, weight_decay=0.0, schedule="constant", clip=1.0
+)
+"""The benchmark's: AdamW without decay, a constant rate, one epoch, gradients of norm 1 at most."""
+
+
+@dataclass(frozen=True)
+class LanguageRun(Run):
+    """A run in language."""
+
+    stream: LanguageStreamSettings
+    adapter: TrainingBudget = USUAL
+    """Of LoRA, or of all weights."""
+    head: TrainingBudget = USUAL
+    """Of the classifier on an encoder."""
+    model: LanguageModelSettings = field(default_factory=LanguageModelSettings)
+    domain: Literal["language"] = "language"
+
+    def reads(self) -> dict[str, Reading]:
+        """The texts and the model, by the settings that name them."""
+        return texts_of(self.stream) | model_of(self.model)
+
+
+class LanguageDomain(HostDomain[LanguageRun]):
+    """Texts, and models that read them."""
+
+    def read(self, plain: Mapping[str, Any]) -> LanguageRun:
+        """A budget says only what differs from the benchmark's."""
+        usual = as_plain(USUAL)
+        budgets = {name: usual | dict(plain.get(name, {})) for name in ("adapter", "head")}
+        settings = read_run(
+            LanguageRun, {**plain, **budgets}, HOSTS, lambda run: run.model.unused()
+        )
+        _check_trains(settings.model, HOSTS[settings.host.name])
+        return settings
+
+    def missing(self, settings: LanguageRun, known: Known) -> list[str]:
+        return once(known, _data, settings.stream) + once(known, _weights, settings.model)
+
+    def checkpoint(self, settings: LanguageRun) -> int:
+        # Hosts may keep one LoRA per task.
+        tasks = 1 if settings.model.trains == "all" else len(settings.stream.order)
+        return _trained(settings.model) * tasks
+
+    def estimate(self, settings: LanguageRun) -> dict[str, Any]:
+        """Texts through the model, counted forward and backward; scoring included."""
+        stream = build_stream(settings.stream)
+        rule = Rule(settings.rule.name or "fo", settings.rule.q)
+        forward, backward = (trained(settings, stream) * n for n in rule.passes)
+        return {
+            "tasks": len(stream),
+            "train texts": sum(len(task.train) for task in stream),
+            "test texts": sum(_tests(settings, stream)),
+            "forward": forward + scored(settings, stream),
+            "backward": backward,
+        }
+
+    def seconds(self, settings: LanguageRun) -> float:
+        stream = build_stream(settings.stream)
+        step, answer = _paces(_small(settings))
+        return trained(settings, stream) * step + scored(settings, stream) * answer
+
+    def host(self, settings: LanguageRun, devices: Devices) -> LanguageHost:
+        host = HOSTS[settings.host.name]
+        stream = build_stream(settings.stream, host.prompt)
+        kit = LanguageKit(
+            stream=stream,
+            model=load_model(settings.model),
+            rule=settings.rule,
+            adapter=settings.adapter,
+            head=settings.head,
+            loop=settings.loop,
+            devices=devices,
+            seed=settings.seed,
+            bucket=settings.stream.bucket,
+            trains_head=host.trains_head,
+            prompt=host.prompt if settings.stream.prompt == "auto" else settings.stream.prompt,
+        )
+        return host(kit, settings.host)
+
+    def summarize(
+        self, settings: LanguageRun, matrix: Matrix, union: list[float]
+    ) -> metrics.Summary:
+        return metrics.summary_language(matrix)
+
+    def more(self, found: dict[str, Any], host: LanguageHost, history: History) -> None:
+        """The same three numbers by the side score."""
+        side = host.side_score
+        summary = metrics.summary_language(matrices(history.scores, side)[0])
+        for name in ("avg", "last", "forgetting"):
+            found["metrics"][f"{side}_{name}"] = defined(getattr(summary, name))
+
+
+DOMAIN = LanguageDomain()
+
+
+def _check_trains(model: LanguageModelSettings, host: type[LanguageHost]) -> None:
+    if model.trains == "all" and not host.keeps_parameters:
+        raise ValueError(
+            f"model.trains must be 'lora' with host {host.name!r}, which freezes what each task "
+            f"has trained and goes on with a new LoRA; got {model.trains!r}"
+        )
+
 
 TEXTS = 64
 """How many are answered to see how long that takes."""
-
-MakeHost = Callable[["LanguageRun", Devices], LanguageHost]
-
-
-def timed_seconds(settings: LanguageRun, make_host: MakeHost) -> float:
-    """About how many seconds the whole run would take here."""
-    stream = build_stream(settings.stream)
-    step, answer = _paces(_small(settings), make_host)
-    return trained(settings, stream) * step + scored(settings, stream) * answer
 
 
 def _small(settings: LanguageRun) -> LanguageRun:
@@ -64,28 +150,13 @@ def _small(settings: LanguageRun) -> LanguageRun:
 
 
 @cache
-def _paces(settings: LanguageRun, make_host: MakeHost) -> tuple[float, float]:
+def _paces(settings: LanguageRun) -> tuple[float, float]:
     """Seconds of a text in a step, and of one that is answered and scored."""
-    devices = Devices(settings.loop.precision, settings.loop.device)
-    host = make_host(settings, devices)
+    devices = settings.devices
+    host = DOMAIN.host(settings, devices)
     step = preflight.step(host, settings, devices)
-    answered = len(host.kit.stream[0].test)
+    answered = len(host.stream[0].test)
     return step, preflight.per_example(lambda: host.score([0]), answered, devices)
-
-
-def work(settings: LanguageRun, stream: Stream[TextSplit]) -> dict[str, Any]:
-    """Texts through the model, counted forward and backward; scoring included."""
-    tests = _tests(settings, stream)
-    rule = Rule(settings.rule.name or "fo", settings.rule.q)
-    forward, backward = (1, 1) if rule.exact else (2 * rule.q, 0)
-    passed = trained(settings, stream)
-    return {
-        "tasks": len(stream),
-        "train texts": sum(len(task.train) for task in stream),
-        "test texts": sum(tests),
-        "forward": passed * forward + scored(settings, stream),
-        "backward": passed * backward,
-    }
 
 
 def trained(settings: LanguageRun, stream: Stream[TextSplit]) -> int:
@@ -111,14 +182,6 @@ def _tests(settings: LanguageRun, stream: Stream[TextSplit]) -> list[int]:
 
 LARGE = {"d_model": 1024, "num_layers": 24, "vocab_size": 32128, "is_encoder_decoder": 1}
 """T5-large, where a model's own shape is not known."""
-
-
-def needs(settings: LanguageRun, known: Known) -> dict[str, Any]:
-    """``missing``: a sentence each, with the way to get it; ``bytes`` of its checkpoints."""
-    missing = once(known, _data, settings.stream) + once(known, _weights, settings.model)
-    whole = settings.model.trains == "all"
-    tasks = 1 if whole else len(settings.stream.order)  # hosts may keep one LoRA per task
-    return {"missing": missing, "bytes": checkpoint_bytes(_trained(settings.model) * tasks)}
 
 
 def _data(stream: LanguageStreamSettings) -> list[str]:
@@ -175,93 +238,3 @@ def _first(known: Mapping[str, Any], *names: str) -> int:
     """What architectures call by one of these names; of T5-large, if this one has none of them."""
     found = next((known[name] for name in names if known.get(name)), LARGE[names[0]])
     return int(found)
-
-
-USUAL = TrainingBudget(
-    epochs=1, optimizer="adamw", lr=1e-3, weight_decay=0.0, schedule="constant", clip=1.0
-)
-"""The benchmark's: AdamW without decay, a constant rate, one epoch, gradients of norm 1 at most."""
-
-
-@dataclass(frozen=True)
-class LanguageRun:
-    """Everything that a run in language depends on."""
-
-    stream: LanguageStreamSettings
-    host: Any
-    """The settings of the host, with its ``name``."""
-    model: LanguageModelSettings = field(default_factory=LanguageModelSettings)
-    rule: Rule = field(default_factory=Rule)
-    adapter: TrainingBudget = USUAL
-    """Of LoRA, or of all weights."""
-    head: TrainingBudget = USUAL
-    """Of the classifier on an encoder."""
-    memory: MemorySettings = field(default_factory=MemorySettings)
-    loop: Loop = field(default_factory=Loop)
-    additions: tuple[Any, ...] = ()
-    seed: int = 0
-    """Of initialization, batches, dropout and draws; the choice of examples has its own."""
-    domain: Literal["language"] = "language"
-
-    def reads(self) -> dict[str, Reading]:
-        """The texts and the model, by the settings that name them."""
-        return texts_of(self.stream) | model_of(self.model)
-
-
-def read_config(plain: Mapping[str, Any]) -> LanguageRun:
-    """Plain tables into settings; a budget says only what differs from the benchmark's."""
-    budgets = {name: as_plain(USUAL) | dict(plain.get(name, {})) for name in ("adapter", "head")}
-    settings = read_run(LanguageRun, {**plain, **budgets}, HOSTS, lambda run: run.model.unused())
-    _check_trains(settings.model, HOSTS[settings.host.name])
-    return settings
-
-
-def _check_trains(model: LanguageModelSettings, host: type[LanguageHost]) -> None:
-    if model.trains == "all" and not host.keeps_parameters:
-        raise ValueError(
-            f"model.trains must be 'lora' with host {host.name!r}, which freezes what each task "
-            f"has trained and goes on with a new LoRA; got {model.trains!r}"
-        )
-
-
-def estimate(settings: LanguageRun) -> dict[str, Any]:
-    """Texts of the stream, and how many pass forward and backward while learning."""
-    return work(settings, build_stream(settings.stream))
-
-
-def seconds(settings: LanguageRun) -> float:
-    """How long a run would take here, from a few timed steps."""
-    return timed_seconds(settings, make_host)
-
-
-def perform(settings: LanguageRun, folder: Path, report: Report) -> dict[str, Any]:
-    """Learn the stream, continuing from what is in ``folder``."""
-    devices = Devices(settings.loop.precision, settings.loop.device)
-    host = make_host(settings, devices)
-    stream = host.kit.stream
-    history = learn_stream(host, len(stream), settings, devices, folder, report)
-    found = result(stream, history, host.main_score, lambda A, union: metrics.summary_language(A))
-    summary = metrics.summary_language(matrices(history.scores, host.side_score)[0])
-    for name in ("avg", "last", "forgetting"):
-        found["metrics"][f"{host.side_score}_{name}"] = defined(getattr(summary, name))
-    return found
-
-
-def make_host(settings: LanguageRun, devices: Devices) -> LanguageHost:
-    """The host with its stream, its model and everything else that the settings describe."""
-    host = HOSTS[settings.host.name]
-    stream = build_stream(settings.stream, host.prompt)
-    kit = LanguageKit(
-        stream=stream,
-        model=load_model(settings.model),
-        rule=settings.rule,
-        adapter=settings.adapter,
-        head=settings.head,
-        loop=settings.loop,
-        devices=devices,
-        seed=settings.seed,
-        bucket=settings.stream.bucket,
-        trains_head=host.trains_head,
-        prompt=host.prompt if settings.stream.prompt == "auto" else settings.stream.prompt,
-    )
-    return host(kit, settings.host)

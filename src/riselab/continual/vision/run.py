@@ -1,8 +1,8 @@
-"""One run in vision: settings, the parts they describe, and what came out."""
+"""Runs in vision: their settings and the parts that these describe."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -10,22 +10,11 @@ from typing import Any, Literal
 
 from riselab.common.inputs import Reading
 from riselab.continual import metrics, preflight
-from riselab.continual.additions.memory import MemorySettings
 from riselab.continual.devices import Devices
-from riselab.continual.host import Report, Stream, TrainingBudget
-from riselab.continual.learning import learn_stream
-from riselab.continual.preflight import (
-    Known,
-    checkpoint_bytes,
-    complaint,
-    missing_extras,
-    off_hub,
-    once,
-)
-from riselab.continual.results import result
+from riselab.continual.learning import Run
+from riselab.continual.preflight import Known, complaint, missing_extras, off_hub, once
 from riselab.continual.rules import Rule
-from riselab.continual.runs import read_run
-from riselab.continual.training import Loop
+from riselab.continual.runs import HostDomain, Matrix, read_run
 from riselab.continual.vision.base import taught_base, train_base
 from riselab.continual.vision.hosts import HOSTS
 from riselab.continual.vision.hosts.base import VisionHost
@@ -41,25 +30,132 @@ from riselab.continual.vision.models import (
     weights_wanted,
 )
 from riselab.continual.vision.streams import (
-    ImageSplit,
     ImageStreamSettings,
     build_stream,
     read_stream,
 )
 from riselab.continual.vision.streams.build import images_of, open_source
 
-MakeHost = Callable[["VisionRun", Devices], VisionHost]
+
+@dataclass(frozen=True)
+class VisionRun(Run):
+    """A run in vision."""
+
+    stream: ImageStreamSettings
+    model: ViTSettings = field(default_factory=ViTSettings)
+    domain: Literal["vision"] = "vision"
+
+    def reads(self) -> dict[str, Reading]:
+        """The images and the weights, by the settings that name them."""
+        images, weights = images_of(self.stream), weights_of(self.model)
+        return ({"stream.data": images} if images else {}) | weights
 
 
-def timed_seconds(settings: VisionRun, make_host: MakeHost) -> float:
-    """About how many seconds the whole run would take here."""
-    stream = build_stream(settings.stream)
-    sizes = [len(task.train) for task in stream]
-    tests = [len(getattr(task, settings.loop.score_on)) for task in stream]
-    base, step, feature = _paces(_small(settings), make_host)
-    passes = HOSTS[settings.host.name].feature_passes(sizes, tests)
-    first = sizes[0] * settings.model.base_epochs
-    return first * base + trained(settings, sizes) * step + passes * feature
+class VisionDomain(HostDomain[VisionRun]):
+    """Images, and models that see them."""
+
+    def read(self, plain: Mapping[str, Any]) -> VisionRun:
+        """``stream.name`` may name a stream whose settings are changed."""
+        stream = read_stream(plain.get("stream", {}))
+        settings = read_run(VisionRun, {**plain, "stream": stream}, HOSTS)
+        _check_fit(settings, HOSTS[settings.host.name])
+        return settings
+
+    def missing(self, settings: VisionRun, known: Known) -> list[str]:
+        return once(known, _data, settings.stream) + once(known, _weights, settings.model)
+
+    def checkpoint(self, settings: VisionRun) -> int:
+        whole = HOSTS[settings.host.name].shares_classes
+        return _whole(settings) if whole else _adapters(settings.model)
+
+    def fetch(self, settings: VisionRun) -> None:
+        """The images, which stay where a run looks for them."""
+        if settings.stream.source == "cifar100" and settings.stream.download:
+            open_source(settings.stream)
+
+    def estimate(self, settings: VisionRun) -> dict[str, Any]:
+        """Images through the ViT, counted forward and backward; scoring included."""
+        stream, host = build_stream(settings.stream), HOSTS[settings.host.name]
+        sizes = [len(task.train) for task in stream]
+        tests = [len(getattr(task, settings.loop.score_on)) for task in stream]
+        cached = host.cached and settings.loop.cache == "auto"
+        rule = Rule(settings.rule.name or host.default_rule, settings.rule.q)
+        passed = 0 if cached else trained(settings, sizes)
+        forward, backward = (passed * n for n in rule.passes)
+        base = sizes[0] * settings.model.base_epochs
+        return {
+            "tasks": len(stream),
+            "train images": sum(sizes),
+            "test images": sum(tests),
+            "forward": base + forward + host.feature_passes(sizes, tests),
+            "backward": base + backward,
+        }
+
+    def seconds(self, settings: VisionRun) -> float:
+        stream = build_stream(settings.stream)
+        sizes = [len(task.train) for task in stream]
+        tests = [len(getattr(task, settings.loop.score_on)) for task in stream]
+        base, step, feature = _paces(_small(settings))
+        passes = HOSTS[settings.host.name].feature_passes(sizes, tests)
+        first = sizes[0] * settings.model.base_epochs
+        return first * base + trained(settings, sizes) * step + passes * feature
+
+    def host(self, settings: VisionRun, devices: Devices) -> VisionHost:
+        stream = build_stream(settings.stream)
+        vit = load_backbone(settings.model, settings.stream.image_size, settings.seed)
+        base_head = None
+        if settings.model.base_epochs:
+            # Of new classes a base knows the first task's; of the same in other images, all known.
+            shared = stream.known if settings.stream.kind == "domains" else 1
+            base_head = taught_base(vit, stream.tasks[: shared or 1], settings, devices)
+        kit = Kit(
+            stream=stream,
+            vit=vit,
+            vit_settings=settings.model,
+            rule=settings.rule,
+            head=settings.head,
+            adapter=settings.adapter,
+            loop=settings.loop,
+            devices=devices,
+            seed=settings.seed,
+            base_head=base_head,
+        )
+        return HOSTS[settings.host.name](kit, settings.host)
+
+    def summarize(self, settings: VisionRun, matrix: Matrix, union: list[float]) -> metrics.Summary:
+        if settings.stream.kind == "domains":
+            return metrics.summary_domains(matrix)
+        return metrics.summary_vision(matrix, union, settings.stream.known)
+
+
+DOMAIN = VisionDomain()
+
+
+def _check_fit(settings: VisionRun, host: type[VisionHost]) -> None:
+    """Refuse a host that the model or the stream has nothing for."""
+    if host.has_adapters and settings.model.own:
+        raise ValueError(
+            f"host {host.name!r} puts adapters beside the blocks of a ViT, and model.name "
+            f"{settings.model.name!r} has no blocks"
+        )
+    if settings.stream.known and host.trains == "first":
+        raise ValueError(
+            f"stream.known must be 0 with host {host.name!r}, which trains in the first session "
+            f"only; got {settings.stream.known}"
+        )
+    kind = settings.stream.kind
+    if (kind == "domains") == host.shares_classes:
+        return
+    if kind == "domains":
+        fitting = ", ".join(name for name, other in HOSTS.items() if other.shares_classes)
+        raise ValueError(
+            f"host {host.name!r} adds new classes in every session, and with stream.kind 'domains' "
+            f"all sessions have the same: host.name must be one of {fitting}"
+        )
+    raise ValueError(
+        f"host {host.name!r} has one head for the classes that all sessions share: stream.kind "
+        f"must be 'domains', got {kind!r}"
+    )
 
 
 def _small(settings: VisionRun) -> VisionRun:
@@ -73,10 +169,10 @@ def _small(settings: VisionRun) -> VisionRun:
 
 
 @cache
-def _paces(settings: VisionRun, make_host: MakeHost) -> tuple[float, float, float]:
+def _paces(settings: VisionRun) -> tuple[float, float, float]:
     """Seconds of an image in the training of a base, in a step, and on its way to features."""
-    devices = Devices(settings.loop.precision, settings.loop.device)
-    host = make_host(settings, devices)
+    devices = settings.devices
+    host = DOMAIN.host(settings, devices)
     kit = host.kit
     step = preflight.step(host, settings, devices)
     feature = preflight.per_example(
@@ -91,36 +187,12 @@ def _paces(settings: VisionRun, make_host: MakeHost) -> tuple[float, float, floa
     return base, step, feature
 
 
-def work(settings: VisionRun, stream: Stream[ImageSplit]) -> dict[str, Any]:
-    """Images through the ViT, counted forward and backward; scoring included."""
-    host = HOSTS[settings.host.name]
-    sizes = [len(task.train) for task in stream]
-    tests = [len(getattr(task, settings.loop.score_on)) for task in stream]
-    cached = host.cached and settings.loop.cache == "auto"
-    per_epoch = _passes(Rule(settings.rule.name or host.default_rule, settings.rule.q))
-    passed = 0 if cached else trained(settings, sizes)
-    forward, backward = (passed * n for n in per_epoch)
-    base = sizes[0] * settings.model.base_epochs
-    return {
-        "tasks": len(stream),
-        "train images": sum(sizes),
-        "test images": sum(tests),
-        "forward": base + forward + host.feature_passes(sizes, tests),
-        "backward": base + backward,
-    }
-
-
 def trained(settings: VisionRun, sizes: Sequence[int]) -> int:
     """Images of all training steps: every one once per epoch, as far as the host trains."""
     host = HOSTS[settings.host.name]
     learned = sizes[settings.stream.known :]
     images = {"every": sum(learned), "first": sizes[0], "never": 0}[host.trains]
     return images * (settings.head.epochs if host.cached else settings.adapter.epochs)
-
-
-def _passes(rule: Rule) -> tuple[int, int]:
-    """Forward and backward passes of one image in one step."""
-    return (1, 1) if rule.exact else (2 * rule.q, 0)
 
 
 READERS = {
@@ -134,20 +206,6 @@ CIFAR100 = "cifar-100-python"
 CIFAR100_URL = "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz"
 SHAPES = {"tiny": (192, 12), "small": (384, 12), "base": (768, 12), "large": (1024, 24)}
 SHAPES |= {"huge": (1280, 32), "giant": (1536, 40)}
-
-
-def needs(settings: VisionRun, known: Known) -> dict[str, Any]:
-    """``missing``: a sentence each, with the way to get it; ``bytes`` of its checkpoints."""
-    missing = once(known, _data, settings.stream) + once(known, _weights, settings.model)
-    whole = HOSTS[settings.host.name].shares_classes
-    size = _whole(settings) if whole else _trained(settings.model)
-    return {"missing": missing, "bytes": checkpoint_bytes(size)}
-
-
-def fetch(settings: VisionRun) -> None:
-    """Download the images where the settings allow it; they stay where a run looks for them."""
-    if settings.stream.source == "cifar100" and settings.stream.download:
-        open_source(settings.stream)
 
 
 def _data(stream: ImageStreamSettings) -> list[str]:
@@ -222,115 +280,7 @@ def _shape(model: ViTSettings) -> tuple[int, int]:
     return model.width or width, model.depth or depth
 
 
-def _trained(model: ViTSettings) -> int:
+def _adapters(model: ViTSettings) -> int:
     """About: the adapters of one session."""
     width, depth = _shape(model)
     return 2 * width * model.adapter_width * depth
-
-
-@dataclass(frozen=True)
-class VisionRun:
-    """Everything that a run in vision depends on."""
-
-    stream: ImageStreamSettings
-    host: Any
-    """The settings of the host, with its ``name``."""
-    model: ViTSettings = field(default_factory=ViTSettings)
-    rule: Rule = field(default_factory=Rule)
-    head: TrainingBudget = field(default_factory=TrainingBudget)
-    adapter: TrainingBudget = field(default_factory=TrainingBudget)
-    memory: MemorySettings = field(default_factory=MemorySettings)
-    loop: Loop = field(default_factory=Loop)
-    additions: tuple[Any, ...] = ()
-    seed: int = 0
-    """Of initialization, batches, augmentation and draws; the class order has its own."""
-    domain: Literal["vision"] = "vision"
-
-    def reads(self) -> dict[str, Reading]:
-        """The images and the weights, by the settings that name them."""
-        images, weights = images_of(self.stream), weights_of(self.model)
-        return ({"stream.data": images} if images else {}) | weights
-
-
-def read_config(plain: Mapping[str, Any]) -> VisionRun:
-    """Plain tables into settings; ``stream.name`` may name a stream whose settings are changed."""
-    stream = read_stream(plain.get("stream", {}))
-    settings = read_run(VisionRun, {**plain, "stream": stream}, HOSTS)
-    _check_fit(settings, HOSTS[settings.host.name])
-    return settings
-
-
-def _check_fit(settings: VisionRun, host: type[VisionHost]) -> None:
-    """Refuse a host that the model or the stream has nothing for."""
-    if host.has_adapters and settings.model.own:
-        raise ValueError(
-            f"host {host.name!r} puts adapters beside the blocks of a ViT, and model.name "
-            f"{settings.model.name!r} has no blocks"
-        )
-    if settings.stream.known and host.trains == "first":
-        raise ValueError(
-            f"stream.known must be 0 with host {host.name!r}, which trains in the first session "
-            f"only; got {settings.stream.known}"
-        )
-    kind = settings.stream.kind
-    if (kind == "domains") == host.shares_classes:
-        return
-    if kind == "domains":
-        fitting = ", ".join(name for name, other in HOSTS.items() if other.shares_classes)
-        raise ValueError(
-            f"host {host.name!r} adds new classes in every session, and with stream.kind 'domains' "
-            f"all sessions have the same: host.name must be one of {fitting}"
-        )
-    raise ValueError(
-        f"host {host.name!r} has one head for the classes that all sessions share: stream.kind "
-        f"must be 'domains', got {kind!r}"
-    )
-
-
-def estimate(settings: VisionRun) -> dict[str, Any]:
-    """Images of the stream, and how many pass forward and backward while learning."""
-    return work(settings, build_stream(settings.stream))
-
-
-def seconds(settings: VisionRun) -> float:
-    """How long a run would take here, from a few timed steps."""
-    return timed_seconds(settings, make_host)
-
-
-def perform(settings: VisionRun, folder: Path, report: Report) -> dict[str, Any]:
-    """Learn the stream, continuing from what is in ``folder``."""
-    devices = Devices(settings.loop.precision, settings.loop.device)
-    host = make_host(settings, devices)
-    stream = host.kit.stream
-    history = learn_stream(host, len(stream), settings, devices, folder, report)
-
-    def summarize(A: list[list[float]], union: list[float]) -> metrics.Summary:
-        if settings.stream.kind == "domains":
-            return metrics.summary_domains(A)
-        return metrics.summary_vision(A, union, stream.known)
-
-    return result(stream, history, host.main_score, summarize)
-
-
-def make_host(settings: VisionRun, devices: Devices) -> VisionHost:
-    """The host with its stream, its backbone and everything else that the settings describe."""
-    stream = build_stream(settings.stream)
-    vit = load_backbone(settings.model, settings.stream.image_size, settings.seed)
-    base_head = None
-    if settings.model.base_epochs:
-        # Of new classes a base knows the first task's; of the same in other images, all known.
-        shared = stream.known if settings.stream.kind == "domains" else 1
-        base_head = taught_base(vit, stream.tasks[: shared or 1], settings, devices)
-    kit = Kit(
-        stream=stream,
-        vit=vit,
-        vit_settings=settings.model,
-        rule=settings.rule,
-        head=settings.head,
-        adapter=settings.adapter,
-        loop=settings.loop,
-        devices=devices,
-        seed=settings.seed,
-        base_head=base_head,
-    )
-    return HOSTS[settings.host.name](kit, settings.host)

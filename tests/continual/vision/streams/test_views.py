@@ -12,7 +12,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2
 
 from riselab.continual.vision.streams import ImageStreamSettings, build_stream
-from riselab.continual.vision.streams.views import SCALE, View, crop_box, resize
+from riselab.continual.vision.streams.images import SCALE, View, crop_box, resize
 
 
 def view(**changes):

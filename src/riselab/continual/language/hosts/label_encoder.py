@@ -15,9 +15,9 @@ from torch.nn.functional import cross_entropy, normalize
 
 from risegrad.common.settings import Positive
 from riselab.continual.host import Session
+from riselab.continual.language import SUMMARIES
 from riselab.continual.language.batches import TextBatch, Tokens, padded, tokenized
 from riselab.continual.language.hosts.lora import LanguageHostSettings, SeqLora
-from riselab.continual.language.hosts.names import SUMMARIES
 from riselab.continual.language.kit import LanguageKit
 from riselab.continual.language.models import pooled
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from risegrad.common.seeds import generator_for
 from risegrad.common.settings import Checked, Limits
 from riselab.continual.host import Host, ParameterGroup, Score, Session, Stream, saved_parameters
+from riselab.continual.language import SUMMARIES
 from riselab.continual.language.batches import TextBatch
-from riselab.continual.language.hosts.names import SUMMARIES
 from riselab.continual.language.kit import LanguageKit
 from riselab.continual.language.lora import folded, save_network
 from riselab.continual.language.models import save_adapter
@@ -52,7 +52,7 @@ class LanguageHost(Host):
     def __init__(self, kit: LanguageKit, settings: Any) -> None:
         self.kit, self.settings = kit, settings
         self.scores_ahead = settings.zero_shot
-        self.known = kit.stream.known
+        self.stream, self.known = kit.stream, kit.stream.known
         self._start(0)
 
     def loss(self, task: int, batch: TextBatch) -> Tensor:

@@ -42,7 +42,7 @@ class VisionHost(Host):
 
     def __init__(self, kit: Kit, settings: Any) -> None:
         self.kit, self.settings = kit, settings
-        self.known = kit.stream.known
+        self.stream, self.known = kit.stream, kit.stream.known
 
     @abstractmethod
     def predict(self, task: int, split: str) -> tuple[Tensor, Tensor]:

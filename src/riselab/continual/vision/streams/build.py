@@ -22,11 +22,11 @@ from riselab.continual.vision.streams.images import (
     Images,
     ImageSource,
     ImageSplit,
+    View,
     by_class,
     class_order,
     sessions,
 )
-from riselab.continual.vision.streams.sessions import image_sessions
 from riselab.continual.vision.streams.settings import (
     VARIANTS,
     ImageStreamSettings,
@@ -42,9 +42,9 @@ from riselab.continual.vision.streams.sources import (
     domain_change,
     domainnet,
     folder,
+    image_sessions,
     npz,
 )
-from riselab.continual.vision.streams.views import View
 
 
 def build_stream(settings: ImageStreamSettings) -> Stream[ImageSplit]:
