@@ -17,6 +17,7 @@ from lab.report.made_up import hostile, record, save, swept_study, whole_study
 from riselab.records.reader import RecordError
 from riselab.records.record import read_records
 from riselab.report.builder import build, write_report
+from tail import IN_PAGE
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium")
@@ -55,7 +56,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def browser() -> Iterator[Any]:
     with playwright.sync_playwright() as tool:
         # No sandbox: tests also run as root in containers, where chromium has none.
-        started = tool.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        started = tool.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox"], timeout=IN_PAGE
+        )
         yield started
         started.close()
 
@@ -72,7 +75,7 @@ def opened(browser: Any, pages: dict[str, str]) -> Iterator[Open]:
     ) -> Any:
         viewport = {"width": size[0], "height": size[1]}
         context = browser.new_context(viewport=viewport, **settings)
-        context.set_default_timeout(5000)
+        context.set_default_timeout(IN_PAGE)
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda message: complaints.append(message.text))
@@ -81,7 +84,7 @@ def opened(browser: Any, pages: dict[str, str]) -> Iterator[Open]:
         page.on("request", lambda request: requests.append(request.url))
         page.goto(pages[name])
         if settings.get("java_script_enabled", True):
-            page.wait_for_selector(".plot svg", timeout=20_000)
+            page.wait_for_selector(".plot svg")
         return page
 
     yield open_page
