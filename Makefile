@@ -26,12 +26,13 @@ demo: setup      ## turned digits: which method keeps most at the same learning,
 	$(BIN)/rise report out/demo --out out/demo/report.html
 	@echo "The page is out/demo/report.html"
 
-# A process per core, up to eight; a file's tests stay together, as they share what is slow to make.
+# A process per core, up to eight. Each begins with its own share of the files, whose tests share
+# what is slow to make, and takes some of another's when it is done.
 test: setup      ## the default test suite
-	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal --durations=25
 
-slow: setup      ## the tests that take minutes
-	$(BIN)/python -m pytest -m slow
+slow: setup      ## the slow tail: what the default suite leaves out
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile --durations=25 -m slow
 
 lint: setup      ## ruff: style and format
 	$(BIN)/ruff check .

@@ -2,6 +2,10 @@
 
 import os
 
+# The tensors here are tiny, and threads that wait for each other cost more than they bring; so they
+# do in the processes that tests start. Before torch is imported, which reads this once.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import torch
 
 # No test touches the network: a library that tries fails at once instead of waiting.
@@ -12,5 +16,4 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 # No test writes into the user's cache; those of the cache choose a folder of their own.
 os.environ.setdefault("RISEGRAD_CACHE", "none")
 
-# The tensors here are tiny, and threads that wait for each other cost more than they bring.
-torch.set_num_threads(1)
+torch.set_num_threads(1)  # whatever the environment says

@@ -6,9 +6,9 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -235,21 +235,18 @@ host = { name = "seq-lora" }
 rows = [{ label = "one" }]
 """
 
-Core = Callable[..., "subprocess.CompletedProcess[str]"]
-
-
-@pytest.fixture
-def core_only(tmp_path: Path) -> Core:
-    """``rise`` in a Python that has torch and numpy and none of the extras."""
-    blocked = set(EXTRAS) | {"scipy", "pandas", "pyarrow"}
-    (tmp_path / "sitecustomize.py").write_text(ABSENT.replace("{names}", repr(blocked)))
-    (tmp_path / "texts.toml").write_text(LANGUAGE)
-    source = str(Path(__file__).parents[1] / "src")
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), source])}
-    return lambda *argv: subprocess.run(
-        [sys.executable, "-m", "riselab.cli", *argv],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+SAY = """
+import contextlib, io, json, sys
+from riselab.cli import main
+said = []
+for argv in json.loads(sys.argv[1]):
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
+        code = main(argv)
+    said.append([code, text.getvalue()])
+print(json.dumps(said))
+"""
+Said = dict[tuple[str, ...], list[Any]]
 
 
 # Every command is here, with what it says in a core-only installation and its exit code.
@@ -285,15 +282,32 @@ def test_every_command_is_tried_without_extras() -> None:
     assert set(CORE_ONLY) == {command.NAME for command in COMMANDS}
 
 
+@pytest.fixture(scope="module")
+def core_only(tmp_path_factory: pytest.TempPathFactory) -> Said:
+    """Exit code and words of ``rise``, in one Python that has torch and numpy and no extras."""
+    folder = tmp_path_factory.mktemp("core")
+    blocked = set(EXTRAS) | {"scipy", "pandas", "pyarrow"}
+    (folder / "sitecustomize.py").write_text(ABSENT.replace("{names}", repr(blocked)))
+    (folder / "texts.toml").write_text(LANGUAGE)
+    source = str(Path(__file__).parents[1] / "src")
+    commands = list(dict.fromkeys(tuple(argv) for told in CORE_ONLY.values() for argv, *_ in told))
+    done = subprocess.run(
+        [sys.executable, "-c", SAY, json.dumps(commands)],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), source])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(zip(commands, json.loads(done.stdout.splitlines()[-1]), strict=True))
+
+
 @pytest.mark.parametrize("command", CORE_ONLY)
-def test_a_core_only_installation_names_the_extra(command: str, core_only: Core) -> None:
-    done = {}
+def test_a_core_only_installation_names_the_extra(command: str, core_only: Said) -> None:
     for argv, code, words in CORE_ONLY[command]:
-        if tuple(argv) not in done:
-            done[tuple(argv)] = core_only(*argv)
-        found = done[tuple(argv)]
-        text = found.stdout + found.stderr
-        assert (found.returncode, words in text) == (code, True), text
+        found, text = core_only[tuple(argv)]
+        assert (found, words in text) == (code, True), text
         assert "Traceback" not in text
 
 

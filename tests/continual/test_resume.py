@@ -14,6 +14,7 @@ import pytest
 from continual.tiny import config
 from riselab.continual.host import silent
 from riselab.continual.runs import perform, read_config
+from tail import PATIENCE
 
 RUN = """
 import json, sys, torch
@@ -74,6 +75,7 @@ def test_stopped_anywhere_the_result_is_the_same(tmp_path, host, rule):
     assert without_seconds(found) == without_seconds(expected)
 
 
+@pytest.mark.slow  # stopped at every batch above, and workers are killed in tests/lab
 def test_killed_for_real(tmp_path):
     """SIGKILL in the middle of a session, twice."""
     plain = config(rule={"name": "rise"}, loop={"checkpoint_seconds": 0}, adapter={"epochs": 6})
@@ -129,7 +131,7 @@ def test_one_and_two_processes_agree(tmp_path):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads((folder / "result.json").read_text())

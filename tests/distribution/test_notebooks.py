@@ -14,6 +14,7 @@ import pytest
 
 from continual.chat import tiny_chat
 from notebooks import run_notebooks
+from tail import by_default
 
 NEEDS = {
     "first_steps": ("peft", "transformers", "datasets", "sklearn"),
@@ -27,7 +28,11 @@ print("\\n" + json.dumps(execute(read(sys.argv[1]))))
 """
 
 
-@pytest.mark.parametrize("name", run_notebooks.names())
+SHORTEST = "paper_in_pictures"
+LONGER = [name for name in run_notebooks.names() if name != SHORTEST]
+
+
+@pytest.mark.parametrize("name", by_default(SHORTEST, slow=LONGER))
 def test_a_notebook_runs_and_shows_something(name: str, tmp_path: Path) -> None:
     for package in ("matplotlib", *NEEDS.get(name, ())):
         if find_spec(package) is None:

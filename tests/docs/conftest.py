@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tail import PATIENCE
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -27,7 +29,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "docs"), str(ROOT / "src")])},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE,
         check=False,
     )
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tail import IN_PAGE
+
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(
@@ -36,7 +38,9 @@ def address(site: Path) -> Iterator[str]:
 def browser() -> Iterator[playwright.Browser]:
     with playwright.sync_playwright() as tool:
         # No sandbox: tests also run as root in containers, where chromium has none.
-        started = tool.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        started = tool.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox"], timeout=IN_PAGE
+        )
         yield started
         started.close()
 
@@ -45,6 +49,7 @@ def browser() -> Iterator[playwright.Browser]:
 def page(browser: playwright.Browser, address: str) -> Iterator[playwright.Page]:
     """A page; in the end it has asked no other server for anything, and complained of nothing."""
     opened = browser.new_page(viewport={"width": 1280, "height": 900})
+    opened.set_default_timeout(IN_PAGE)
     asked: list[str] = []
     complaints: list[str] = []
     opened.on("request", lambda request: asked.append(request.url))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -346,12 +344,3 @@ def test_the_card_says_it_in_words(tmp_path: Path, rule: str) -> None:
     assert card.startswith("# Mine\n\nfirst\n\n<!-- risegrad -->\n## Training with risegrad\n\n")
     assert card.count(sentences[rule]) == 1
     assert not re.search("[0-9a-f]{16}", card)
-
-
-def test_the_callbacks_need_neither_the_lab_nor_streams() -> None:
-    code = (
-        "import sys, risegrad.integrations.transformers; rooms = {name.split('.')[1] for name in "
-        "sys.modules if name.startswith('risegrad.')}; print(*sorted(rooms))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"lab", "continual", "foresight", "sandbox", "pages"} & {*done.stdout.split()}

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tail import PATIENCE
+
 GUIDES = Path(__file__).parents[2] / "docs" / "guides"
 NEEDS = {
     "pytorch": "torch",
@@ -44,7 +46,12 @@ def test_distributed_guide(tmp_path: Path) -> None:
     script.write_text(code("distributed"), encoding="utf-8")
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
-        [*run, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        [*run, str(script)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("Rise on gradient") == 1

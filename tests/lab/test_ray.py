@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tail import PATIENCE
+
 from .conftest import EXPERIMENT, cells_of, rise, rise_process
 from .test_reliability import LONG, wait_for, worker_of
 from .test_run import ONE, with_host, without_run
@@ -20,7 +22,7 @@ Write = Callable[..., Path]
 
 def run_on_ray(path: Path, out: Path, *more: Any) -> str:
     with rise_process("run", path, "--out", out, "--engine", "ray", *more) as process:
-        text, err = process.communicate(timeout=300)
+        text, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, err
     return str(text)
 
@@ -69,8 +71,8 @@ def test_a_ray_worker_killed_mid_run(
     (cell,) = cells_of(path)
     folder = out / cell.folder
     with rise_process("run", path, "--out", out, "--engine", "ray", "--workers", 1) as process:
-        os.kill(wait_for(lambda: worker_of(folder), 60), signal.SIGKILL)
-        text, _ = process.communicate(timeout=300)
+        os.kill(wait_for(lambda: worker_of(folder)), signal.SIGKILL)
+        text, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
     assert "its Ray worker died" in text
     assert json.loads((folder / "record.json").read_text())["run"]["resumed"] == 1
@@ -84,7 +86,7 @@ def test_a_failure_on_ray(write: Write, tmp_path: Path) -> None:
     path = write(with_host("fails"))
     argv = ["run", path, "--out", tmp_path / "out", "--engine", "ray"]
     with rise_process(*argv) as process:
-        text, err = process.communicate(timeout=300)
+        text, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
     assert "1 of 2 runs done" in text
     assert "ArithmeticError: the loss is not a number" in err
@@ -96,9 +98,9 @@ def test_an_interrupt_on_ray(write: Write, tmp_path: Path, monkeypatch: pytest.M
     path, out = write(LONG), tmp_path / "out"
     (cell,) = cells_of(path)
     with rise_process("run", path, "--out", out, "--engine", "ray") as process:
-        worker = wait_for(lambda: worker_of(out / cell.folder), 60)
+        worker = wait_for(lambda: worker_of(out / cell.folder))
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert "the same command goes on from here" in err
     wait_for(lambda: not alive(worker))
@@ -112,7 +114,7 @@ def test_two_engines_share_one_folder(
     path, out = write(EXPERIMENT), tmp_path / "out"
     argv = ["run", path, "--out", out, "--workers", 1]
     with rise_process(*argv) as one, rise_process(*argv, "--engine", "ray") as two:
-        texts = [process.communicate(timeout=300)[0] for process in (one, two)]
+        texts = [process.communicate(timeout=PATIENCE)[0] for process in (one, two)]
     assert [one.returncode, two.returncode] == [0, 0], texts
     for cell in cells_of(path):
         assert len((out / cell.folder / "starts.txt").read_text().split()) == 1

@@ -16,6 +16,7 @@ import pytest
 
 from riselab.running import folder as run_lock
 from riselab.running.worker import execute, order_for
+from tail import PATIENCE, by_default
 
 from .conftest import EXPERIMENT, cells_of, rise, rise_process
 
@@ -31,7 +32,7 @@ def content_of(path: Path) -> dict[str, Any]:
     return content
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 20) -> Any:
+def wait_for(condition: Callable[[], Any], seconds: float = PATIENCE) -> Any:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if found := condition():
@@ -77,8 +78,9 @@ def next_worker(folder: Path, last: int) -> int:
     return int(wait_for(other))
 
 
-def test_twenty_kills_later_the_record_is_the_same(
-    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("wanted", by_default(3, slow=[20]))
+def test_some_kills_later_the_record_is_the_same(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: int
 ) -> None:
     path, luck = write(LONG), random.Random(1)
     (cell,) = cells_of(path)
@@ -86,7 +88,7 @@ def test_twenty_kills_later_the_record_is_the_same(
     folder = tmp_path / "killed" / cell.folder
     kills, steps = 0, []
     monkeypatch.setenv("FAKE_PAUSE", "0.01")
-    while kills < 20:
+    while kills < wanted:
         kills += kill_at_random(folder, argv, luck)
         steps.append(step_of(folder))
         assert not (folder / "record.json").exists(), "too quick to be killed"
@@ -96,7 +98,7 @@ def test_twenty_kills_later_the_record_is_the_same(
     assert rise("run", path, "--out", tmp_path / "calm") == 0
     killed = content_of(folder / "record.json")
     calm = content_of(tmp_path / "calm" / cell.folder / "record.json")
-    assert killed["run"]["resumed"] >= 20
+    assert killed["run"]["resumed"] >= wanted
     assert calm["run"]["resumed"] == 0
     del killed["run"], calm["run"]
     assert json.dumps(killed) == json.dumps(calm)
@@ -158,7 +160,7 @@ def test_an_interrupt_stops_the_workers_and_says_how_to_go_on(
     with rise_process("run", path, "--out", out) as process:
         worker = wait_for(lambda: worker_of(out / cell.folder))
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert err == "stopping; the same command goes on from here\nrise run: interrupted\n"
     with pytest.raises(ProcessLookupError):

@@ -18,6 +18,7 @@ import pytest
 
 from riselab.records.record import read_records
 from riselab.running import processes as run_processes
+from tail import PATIENCE
 
 from .conftest import program
 
@@ -98,7 +99,7 @@ def start(*words: object, workload: str = TOGETHER, first: tuple[str, ...] = ())
 
 def run(*words: object, workload: str = TOGETHER, first: tuple[str, ...] = ()) -> tuple[int, str]:
     process = start("run", *words, "--threads", 1, workload=workload, first=first)
-    out, err = process.communicate(timeout=300)
+    out, err = process.communicate(timeout=PATIENCE)
     return process.returncode, out + err
 
 
@@ -148,6 +149,7 @@ def notes(out: Path) -> list[str]:
     return list(record.result.notes)
 
 
+@pytest.mark.slow
 def test_torchrun_around_the_command_starts_one_command_each(simple: Simple, out: Path) -> None:
     """Workers of such commands must not wait for each other: each has a run of its own."""
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -165,12 +167,14 @@ def test_a_process_that_fails_ends_the_run_with_its_error(simple: Simple, out: P
     assert next(out.rglob("error.txt")).read_text().strip().endswith("RuntimeError: not today")
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_told_as_with_one_process(simple: Simple, out: Path) -> None:
     code, text = run(simple("full"), "--out", out, "--processes", 2)
     assert code == 1
     assert "cannot be written (No space left on device)" in text
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_does_not_end_the_run(simple: Simple, out: Path) -> None:
     code, text = run(simple("killed"), "--out", out, "--processes", 3)
     assert code == 0, text
@@ -178,15 +182,16 @@ def test_a_process_that_is_killed_does_not_end_the_run(simple: Simple, out: Path
     assert notes(out) == ["3 processes"]
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_all_processes_and_is_no_failure(simple: Simple, out: Path) -> None:
     process = start("run", simple("long"), "--out", out, "--processes", 2)
-    until = time.monotonic() + 120
+    until = time.monotonic() + PATIENCE
     while not list(out.rglob("progress")):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < until
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert err.splitlines()[-2:] == [
         "stopping; the same command goes on from here",

@@ -22,10 +22,8 @@ from typing import Any
 import pytest
 import torch
 
-START = 120.0
-"""Seconds until every process must have joined: imports are slow on a busy machine."""
-JOB = 60.0
-"""Seconds for one job."""
+from tail import PATIENCE
+
 SHARDED = ("fsdp", "columns", "hybrid", "partly sharded", "tensor parallel")
 """Ways of cutting a model that need FSDP2, which in torch 2.6 runs on a GPU only."""
 
@@ -48,7 +46,7 @@ class Pool:
             self._start()
         for _, pipe in self._workers:
             pipe.send((job, args))
-        return self._answers(JOB)
+        return self._answers(PATIENCE)
 
     def close(self) -> None:
         for process, pipe in self._workers:
@@ -76,7 +74,7 @@ class Pool:
                 process.start()
                 theirs.close()
                 self._workers.append((process, ours))
-        self._answers(START)
+        self._answers(PATIENCE)
 
     def _answers(self, seconds: float) -> list[Any]:
         deadline = time.monotonic() + seconds
@@ -104,7 +102,7 @@ def _serve(rank: int, size: int, meeting: str, pipe: Connection) -> None:
 
     torch.set_num_threads(1)
     # A process that waits for one that failed gives up before the test's own patience ends.
-    patience = datetime.timedelta(seconds=JOB / 2)
+    patience = datetime.timedelta(seconds=PATIENCE / 2)
     dist.init_process_group(
         "gloo", init_method=meeting, rank=rank, world_size=size, timeout=patience
     )

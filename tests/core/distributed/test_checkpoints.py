@@ -13,6 +13,7 @@ from core.distributed.jobs import Setting
 from core.distributed.pool import Pool
 from core.distributed.test_world_sizes import assert_close
 from risegrad.core.shapers import CovarianceNoise, Rise
+from tail import by_default
 
 Processes = Callable[[int], Pool]
 BEFORE, AFTER = 2, 3
@@ -43,8 +44,15 @@ def check(setting: Setting, results: list[dict[str, Any]]) -> None:
         assert_close(result["parameters"], whole["parameters"])
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("form", ["sharded", "full"])
+FORMS = by_default(
+    ("more shards", "sharded"), ("fewer shards", "full"), ("shards to replicas", "sharded"),
+    slow=[("more shards", "full"), ("fewer shards", "sharded"), ("shards to replicas", "full"),
+          *((way, form) for way in ("replicas to shards", "shards to hybrid")
+            for form in ("sharded", "full"))],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("way", "form"), FORMS)
 def test_resumes_at_another_world_size(
     processes: Processes, tmp_path: Path, way: str, form: str
 ) -> None:
@@ -52,7 +60,7 @@ def test_resumes_at_another_world_size(
     check(setting, resumed(processes, tmp_path, setting, way, form))
 
 
-@pytest.mark.parametrize("way", ["more shards", "replicas to shards"])
+@pytest.mark.parametrize("way", by_default("replicas to shards", slow=["more shards"]))
 def test_flattened_optimizer_states(processes: Processes, tmp_path: Path, way: str) -> None:
     setting = Setting(Rise(blocks=16))
     check(setting, resumed(processes, tmp_path, setting, way, "flat"))

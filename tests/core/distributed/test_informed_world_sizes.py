@@ -15,6 +15,7 @@ from core.distributed.pool import Pool
 from core.distributed.test_world_sizes import check
 from curvature.memory.informed.subject_matter import memory
 from risegrad.memory.informed import Informed
+from tail import by_default
 
 Processes = Callable[[int], Pool]
 pytestmark = pytest.mark.filterwarnings("ignore:.*divides each gradient by its own size")
@@ -24,7 +25,10 @@ EVEN = memory(layers={"first": (12, 8), "second": (3, 12)})
 every_q = pytest.mark.parametrize("q", [None, 4])
 
 
-@pytest.mark.parametrize(("engine", "size"), [("ddp", 1), ("ddp", 4), ("fsdp", 1), ("fsdp", 4)])
+@pytest.mark.parametrize(
+    ("engine", "size"),
+    by_default(("ddp", 2), ("fsdp", 2), slow=[("ddp", 1), ("ddp", 4), ("fsdp", 1), ("fsdp", 4)]),
+)
 @pytest.mark.parametrize("model", ["Net", "Adapted"])
 @every_q
 def test_both_places(
@@ -35,8 +39,13 @@ def test_both_places(
         check(setting, processes(size).run(jobs.train, setting))
 
 
-@pytest.mark.parametrize("engine", ["columns", "hybrid", "partly sharded", "tensor parallel"])
-@every_q
+CUTS = ("columns", "hybrid", "partly sharded", "tensor parallel")
+
+
+@pytest.mark.parametrize(
+    ("engine", "q"),
+    by_default(*((cut, None) for cut in CUTS), slow=[(cut, 4) for cut in CUTS]),
+)
 def test_other_ways_to_cut(processes: Processes, engine: str, q: int | None) -> None:
     even = engine in ("columns", "tensor parallel")
     shaper = Informed(EVEN if even else MEMORY, q=q)

@@ -13,8 +13,11 @@ from core.distributed import jobs
 from core.distributed.jobs import Setting
 from core.distributed.pool import Pool
 from risegrad.core.shapers import CovarianceNoise, IsotropicNoise, Rise, ScaledFO, Shaper
+from tail import by_default
 
 Processes = Callable[[int], Pool]
+# By default, four processes only where fewer would not do, and once for DDP and for FSDP2.
+two_or_four = pytest.mark.parametrize("size", by_default(2, slow=[4]))
 
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2**-5}
 """Of the largest entry of a tensor: other orders of summation. The noise itself is of order 1."""
@@ -58,15 +61,20 @@ def assert_close(
         assert error <= TOLERANCE[dtype], f"{name}: {error:.1e}"
 
 
-@pytest.mark.parametrize("size", [1, 2, 4])
+SIZES = by_default(
+    (1, "tensor"), (4, "tensor"), *((2, kind) for kind in SHAPERS),
+    slow=[(4, kind) for kind in SHAPERS if kind != "tensor"],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("size", "kind"), SIZES)
 @pytest.mark.parametrize("engine", ["ddp", "fsdp"])
-@pytest.mark.parametrize("kind", SHAPERS)
 def test_gradients(processes: Processes, size: int, engine: str, kind: str) -> None:
     setting = Setting(SHAPERS[kind], engine)
     check(setting, processes(size).run(jobs.train, setting))
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@two_or_four
 @pytest.mark.parametrize("engine", ["ddp", "fsdp"])
 @pytest.mark.parametrize("kind", ["tensor", "chunks", "scaled"])
 def test_updates(processes: Processes, size: int, engine: str, kind: str) -> None:
@@ -74,31 +82,40 @@ def test_updates(processes: Processes, size: int, engine: str, kind: str) -> Non
     check(setting, processes(size).run(jobs.train, setting))
 
 
+@two_or_four
 @pytest.mark.parametrize("engine", ["ddp", "fsdp"])
 @pytest.mark.parametrize("kind", ["module", "chunks"])
-def test_half_precision(processes: Processes, engine: str, kind: str) -> None:
+def test_half_precision(processes: Processes, size: int, engine: str, kind: str) -> None:
     setting = Setting(SHAPERS[kind], engine, dtype=torch.bfloat16)
-    check(setting, processes(4).run(jobs.train, setting))
+    check(setting, processes(size).run(jobs.train, setting))
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@two_or_four
 @pytest.mark.parametrize("kind", ["tensor", "chunks"])
 def test_shards_that_end_inside_a_tile(processes: Processes, size: int, kind: str) -> None:
     setting = Setting(SHAPERS[kind], "fsdp", model="Wide")
     check(setting, processes(size).run(jobs.train, setting))
 
 
-@pytest.mark.parametrize("engine", ["columns", "tensor parallel"])
-@pytest.mark.parametrize("kind", ["tensor", "whole", "scaled"])
-@pytest.mark.parametrize("on", ["gradient", "update"])
+OTHER_CUTS = by_default(("columns", 2), ("tensor parallel", 4), slow=[("columns", 4)])
+
+
+@pytest.mark.parametrize(("engine", "size"), OTHER_CUTS)
+@pytest.mark.parametrize(
+    ("kind", "on"),
+    by_default(
+        ("tensor", "gradient"), ("whole", "update"), ("scaled", "gradient"),
+        slow=[("tensor", "update"), ("whole", "gradient"), ("scaled", "update")],
+    ),
+)  # fmt: skip
 def test_sharded_along_other_dimensions(
-    processes: Processes, engine: str, kind: str, on: Any
+    processes: Processes, engine: str, size: int, kind: str, on: Any
 ) -> None:
     setting = Setting(SHAPERS[kind], engine, model="Even", on=on)
-    check(setting, processes(4).run(jobs.train, setting))
+    check(setting, processes(size).run(jobs.train, setting))
 
 
-@pytest.mark.parametrize("kind", ["tensor", "chunks", "covariance"])
+@pytest.mark.parametrize("kind", by_default("covariance", slow=["tensor", "chunks"]))
 def test_hybrid_sharding(processes: Processes, kind: str) -> None:
     setting = Setting(SHAPERS[kind], "hybrid")
     check(setting, processes(4).run(jobs.train, setting))
@@ -117,17 +134,22 @@ def test_parameters_without_gradients(processes: Processes, kind: str, on: Any) 
     check(setting, processes(2).run(jobs.train, setting))
 
 
-@pytest.mark.parametrize("engine", ["ddp", "fsdp", "columns", "tensor parallel"])
-@pytest.mark.parametrize("kind", ["tensor", "whole", "isotropic"])
+LEFT_OUT = by_default(
+    ("fsdp", "tensor"), ("fsdp", "isotropic"), ("columns", "whole"), ("tensor parallel", "tensor"),
+    # Blocks smaller than a tensor need tensors sharded along their first dimension.
+    slow=[("ddp", "tensor"), ("ddp", "whole"), ("ddp", "isotropic"), ("fsdp", "whole"),
+          ("columns", "tensor"), ("tensor parallel", "whole")],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("engine", "kind"), LEFT_OUT)
 def test_rows_that_are_left_out(processes: Processes, engine: str, kind: str) -> None:
     """Shards begin before, at and after the first row that takes part."""
     if engine in ("ddp", "fsdp"):
         setting = Setting(SHAPERS[kind], engine, left_out=(("first.weight", 3), ("first.bias", 5)))
-    elif kind != "isotropic":  # blocks smaller than a tensor need another sharding
+    else:
         rows = (("first.weight", 4), ("second.weight", 2))
         setting = Setting(SHAPERS[kind], engine, model="Even", left_out=rows)
-    else:
-        return
     check(setting, processes(4).run(jobs.train, setting))
 
 

@@ -16,6 +16,7 @@ import pytest
 from lab.report.made_up import chat_study, hostile, record, save, swept_study, whole_study
 from riselab.records.record import RecordError, read_records
 from riselab.report.builder import build, write_report
+from tail import IN_PAGE
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium")
@@ -53,7 +54,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def browser() -> Iterator[Any]:
     with playwright.sync_playwright() as tool:
         # No sandbox: tests also run as root in containers, where chromium has none.
-        started = tool.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        started = tool.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox"], timeout=IN_PAGE
+        )
         yield started
         started.close()
 
@@ -68,6 +71,7 @@ def opened(browser: Any, pages: dict[str, str]) -> Iterator[Open]:
     def open_page(name: str = "study", size: tuple[int, int] = DESKTOP, **settings: object) -> Any:
         viewport = {"width": size[0], "height": size[1]}
         context = browser.new_context(viewport=viewport, **settings)
+        context.set_default_timeout(IN_PAGE)
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda message: complaints.append(message.text))
