@@ -3,7 +3,14 @@
 import argparse
 from collections.abc import Callable
 
-from riselab.frontier.problem import OUT, FrontierSettings
+from riselab.frontier.problem import (
+    CHAT_METHODS,
+    CHAT_USUAL,
+    METHODS,
+    OUT,
+    USUAL,
+    FrontierSettings,
+)
 
 NAME = "frontier"
 SUMMARY = "your model, your data: which method keeps most while it learns as much"
@@ -14,6 +21,9 @@ A smaller step forgets less and learns less, so methods are compared at equal le
 It ends with one sentence, one figure, one table, and the lines of code for the best method.
 
 MODEL is one of
+  a folder or hub name of a causal chat model, with files of chats (.jsonl, as for rise tune):
+    --keep FILE keeps the answers to its questions, --keep dreams those to questions that come with
+    the package, by chats that the model writes itself; LoRA is trained, with --full all weights
   a folder or hub name of a transformers model, with folders of texts as data: each has train.json
     and test.json, lists of {"sentence": ..., "label": ...}; LoRA is trained, with --full
     all weights
@@ -25,6 +35,7 @@ MODEL is one of
 The budget (--minutes) is for all runs: the pace of the first decides how many rates, seeds and
 examples there are, and what was cut is said. A stopped command goes on with the same --out."""
 EXAMPLES: tuple[str, ...] = (
+    "rise frontier HuggingFaceTB/SmolLM2-135M-Instruct --new chats.jsonl --keep dreams",
     "rise frontier google/flan-t5-small --keep data/agnews --new data/yahoo --minutes 20",
     "rise frontier ./my-encoder --full --keep data/agnews --new data/yahoo",
     "rise frontier mlp --keep upright.npz --new turned.npz --minutes 5",
@@ -44,12 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--new", action="append", default=[], metavar="DATA", help=text)
     text = "time for all runs (default %(default)s)"
     parser.add_argument("--minutes", type=float, default=DEFAULTS.minutes, metavar="N", help=text)
-    text = (
-        "names, separated by commas: adamw, sgd, rise, informed, interpolation (the usual ones), "
-    )
-    text += "rise-update, covariance-noise, ewc"
+    text = f"names, separated by commas; the usual ones are {', '.join(USUAL)} (there are "
+    text += f"{', '.join(METHODS)}), for chats {', '.join(CHAT_USUAL)} (there are "
+    text += f"{', '.join(CHAT_METHODS)})"
     parser.add_argument("--methods", default="", metavar="NAMES", help=text)
-    text = "texts: train all weights of the model, not a LoRA, at about a tenth of the rates"
+    text = "texts and chats: train all weights, not a LoRA, at about a tenth of the rates"
     parser.add_argument("--full", action="store_true", help=text)
     text = "folder of runs, page and figure (default %(default)s)"
     parser.add_argument("--out", default=OUT, metavar="DIR", help=text)
@@ -85,8 +95,8 @@ def plan(args: argparse.Namespace) -> Callable[[], int]:
         examples=args.examples,
         changes=tuple(args.set),
     )
-    chosen(settings.methods)
-    problem_of(args.model, args.keep, args.new, settings)
+    problem = problem_of(args.model, args.keep, args.new, settings)
+    chosen(settings.methods, problem.domain == "chat")
     return lambda: execute(args, settings)
 
 

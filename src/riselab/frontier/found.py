@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html as escaping
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -15,7 +14,7 @@ from risegrad.common.files import write_text
 from risegrad.common.imports import need
 from riselab.common.intervals import Estimate, estimate
 from riselab.continual.metrics import final_average, forgetting_max_last, new_task_plasticity
-from riselab.frontier.curves import ERRORS, Frontier, RunPoint, SweepSetting
+from riselab.frontier.curves import ERRORS, EqualLearning, Frontier, RunPoint, SweepSetting
 from riselab.frontier.lines import code_of
 from riselab.frontier.problem import FrontierMethod
 from riselab.pages.frontier_chart import BETTER, FrontierPoint, frontier
@@ -33,7 +32,7 @@ from riselab.pages.page import (
     save_figures,
     svg_of,
 )
-from riselab.pages.tables import Column, Line, Section, Table, TableCell, spread_cell
+from riselab.pages.tables import Column, Line, Section, Table, TableCell, in_html, spread_cell
 from riselab.pages.text import for_markdown, plural, visible, visible_lines
 from riselab.records.fields import Record
 from riselab.report.builder import QUESTION, RULES
@@ -89,8 +88,6 @@ class FoundFrontier:
     cut: Sequence[str] = ()
     """what the time was too short for"""
     failed: Sequence[str] = ()
-    targets: Sequence[str] = ()
-    """the layers that LoRA is put on, by the last parts of their names; empty without LoRA"""
     files: Mapping[str, str] = field(default_factory=dict)
     """what was written: ``page`` and ``figure``"""
 
@@ -98,8 +95,14 @@ class FoundFrontier:
     def runs(self) -> tuple[RunPoint, ...]:
         """Every run, and every point between start and end where one was scored there."""
         own = (run_point(run.row.method, run.row.swept, run) for run in self.records)
-        between = [m for m in self.methods.values() if m.of]
-        line = (p for m in between for run in self._of(m) for p in _line(m.label, run))
+        between = {m.label: self.methods[m.of].label for m in self.methods.values() if m.of}
+        line = (
+            point
+            for label, base in between.items()
+            for run in self.records
+            if run.row.method == base
+            for point in _line(label, run)
+        )
         return tuple(point for point in (*own, *line) if point)
 
     @cached_property
@@ -152,9 +155,9 @@ class FoundFrontier:
 
     @cached_property
     def winner(self) -> BestSetting:
-        """The method that clearly forgets less at equal learning, at its best end; else the best
-        of the references, because nothing else has shown that it is worth its lines."""
-        clear = [f.method for f in self.frontier.comparisons if f.verdict == "less"]
+        """The method that clearly forgets less at equal learning (of one seed: that does so), at
+        its best end; else the best of the references: nothing else was worth its lines."""
+        clear = [f.method for f in self.frontier.comparisons if _ahead(f)]
         names = clear[:1] or self.frontier.references
         settings = [s for n in names for s in self.frontier.curves[n].settings]
         alive = [s for s in settings if s.learned_something]
@@ -175,20 +178,26 @@ class FoundFrontier:
 
     def figure(self) -> AnyChart:
         """The chart (altair): forgetting against learning."""
-
         return figure(self).chart
 
     def _repr_html_(self) -> str:
-
-        return notebook(self)
+        """For notebooks: the sentence, the figure and the remarks."""
+        remarks = "".join(f"<li>{in_html(remark)}</li>" for remark in self.remarks)
+        listed = f"<ul>{remarks}</ul>" if remarks else ""
+        return f"<p>{in_html(self.sentence)}</p>{svg_of(figure(self))}{listed}"
 
     def __str__(self) -> str:
-
-        return text(self)
-
-    def _of(self, method: FrontierMethod) -> list[Record]:
-        base = self.methods[method.of].label
-        return [run for run in self.records if run.row.method == base]
+        """For a terminal: the table, the sentence, the lines of code and the files."""
+        table = _equal(self) or settings_table(self)
+        lines = [spelled(self), "", visible(table.caption), *table.plain()]
+        lines += [*map(visible, table.notes), "", *map(visible, self.remarks)]
+        lines += [visible(self.sentence), ""]
+        if best := _best(self):
+            code = (f"    {visible_lines(line)}".rstrip() for line in best.code)
+            lines += [f"{best.use.title}: {visible(str(best))}", *code, ""]
+        if self.files:
+            lines.append(f"figure: {self.files['figure']}; page: {self.files['page']}")
+        return "\n".join(lines)
 
     def _described(self, setting: SweepSetting) -> BestSetting:
         runs = tuple(setting.runs.values())
@@ -199,11 +208,10 @@ class FoundFrontier:
         assert learned is not None
         assert forgotten is not None
         method = next(m for m in self.methods.values() if m.label == setting.method)
-        rate = f"lr={setting.knobs['lr']}"
-        own = self._of(method) if method.of else self.records
         label = self.methods[method.of].label if method.of else method.label
-        run = next(r for r in own if (r.row.method, r.row.swept) == (label, rate))
-        use = code_of(run, self.targets, setting.knobs.get("share", ""))
+        swept = setting.name.partition(", share=")[0]
+        run = next(r for r in self.records if (r.row.method, r.row.swept) == (label, swept))
+        use = code_of(run, setting.knobs.get("share", ""))
         return BestSetting(setting.method, setting.name, learned, forgotten, use)
 
     def _remarks(self) -> Iterator[str]:
@@ -215,6 +223,11 @@ class FoundFrontier:
             yield f"Cut to fit the time: {'; '.join(self.cut)}."
         if self.failed:
             yield f"Failed runs: {len(self.failed)}, the first {self.failed[0]}"
+
+
+def _ahead(found: EqualLearning) -> bool:
+    alone = found.verdict == "one seed" and found.difference is not None
+    return found.verdict == "less" or (alone and found.difference.mean < 0)  # type: ignore[union-attr]
 
 
 def _before(records: Sequence[Record], known: bool) -> float | None:
@@ -266,6 +279,10 @@ WORDS = (
 MEASURES = (
     "New: the accuracy on new data right after training on them, in percent. Fgt: forgetting, the "
     "points that the data to keep lost until the end."
+)
+OF_CHATS = (
+    "New: held-out examples that are answered exactly, in percent. Fgt: the drift of other "
+    "answers, KL(then || now), where a point is a hundredth of a nat per token."
 )
 SEVERAL = " Where a share was varied too, there is a line for each rate."
 
@@ -326,8 +343,8 @@ def settings_table(found: FoundFrontier) -> Table:
         sections.append(Section(curve.name, tuple(lines)))
     columns = (
         Column("Learned", better=1, explanation="score on new data after training, in percent"),
-        Column("Forgotten", better=-1, explanation="points lost on what must be kept"),
-        Column("At the end", better=1, explanation="old and new data together, in percent"),
+        Column("Forgotten", better=-1, explanation="what was lost of what must be kept, in points"),
+        Column("At the end", better=1, explanation="all that is scored at the end, in percent"),
     )
     caption = "Every setting: mean ± standard deviation over seeds"
     return Table(caption, "Setting", columns, tuple(sections))
@@ -358,7 +375,8 @@ def spelled(found: FoundFrontier) -> str:
     """What the abbreviations mean, said where a reader meets them first."""
     labels = " ".join(found.frontier.curves)
     used = (f"{name}: {words}." for name, words in RULES.items() if name in labels.split())
-    return " ".join(filter(None, (MEASURES, *used, found.untrained)))
+    chat = any(run.config["domain"] == "chat" for run in found.records)
+    return " ".join(filter(None, (OF_CHATS if chat else MEASURES, *used, found.untrained)))
 
 
 def _best(found: FoundFrontier) -> BestSetting | None:
@@ -366,27 +384,3 @@ def _best(found: FoundFrontier) -> BestSetting | None:
         return found.winner
     except ValueError:
         return None
-
-
-def text(found: FoundFrontier) -> str:
-    """The sentence, the table, the lines of code and the files, for a terminal."""
-    return "\n".join(_lines(found))
-
-
-def _lines(found: FoundFrontier) -> Iterator[str]:
-    table = _equal(found) or settings_table(found)
-    yield from (spelled(found), "")
-    yield from (visible(table.caption), *table.plain(), *map(visible, table.notes), "")
-    yield from (*map(visible, found.remarks), visible(found.sentence), "")
-    if best := _best(found):
-        lines = (f"    {visible_lines(line)}".rstrip() for line in best.code)
-        yield from (f"{best.use.title}: {visible(str(best))}", *lines, "")
-    if found.files:
-        yield f"figure: {found.files['figure']}; page: {found.files['page']}"
-
-
-def notebook(found: FoundFrontier) -> str:
-    """The sentence, the figure and the remarks as HTML."""
-    remarks = "".join(f"<li>{escaping.escape(visible(r))}</li>" for r in found.remarks)
-    listed = f"<ul>{remarks}</ul>" if remarks else ""
-    return f"<p>{escaping.escape(found.sentence)}</p>{svg_of(figure(found))}{listed}"

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from risegrad.common.files import output_folder, write_json
 from risegrad.common.seal import digest
+from riselab.continual import runs
 from riselab.experiments.cells import RunCell, expand
 from riselab.experiments.file import Experiment, RowTable
 from riselab.frontier.problem import (
-    METHODS,
+    KEPT,
     SHARES,
     FrontierMethod,
     FrontierProblem,
@@ -29,10 +30,9 @@ from riselab.frontier.problem import (
 from riselab.records.fields import Record
 from riselab.records.record import read_record
 from riselab.running import workload
-from riselab.running.display import duration, where
+from riselab.running.display import duration
 from riselab.running.folder import RECORD, State, error_text, look, placed
 from riselab.running.plan import fetch, preflight, told
-from riselab.running.progress import latest
 from riselab.running.worker import DONE, execute, order_for
 
 
@@ -47,20 +47,12 @@ class StreamSizes:
     @classmethod
     def of(cls, settings: Any) -> StreamSizes:
         """Of the stream that a run would learn."""
-        if settings.domain == "vision":
-            from riselab.continual.vision.streams import build_stream as images
-
-            return cls._most(images(settings.stream), per_class=True)
-        from riselab.continual.language.streams.build import build_stream as texts
-
-        return cls._most(texts(settings.stream), per_class=False)
-
-    @classmethod
-    def _most(cls, stream: Any, per_class: bool) -> StreamSizes:
-        classes = max(len(task.classes) for task in stream) if per_class else 1
-        return cls(
-            max(len(task.train) for task in stream), max(len(task.test) for task in stream), classes
-        )
+        vision = settings.domain == "vision"
+        part = "vision.streams" if vision else "language.streams.build"
+        build: Any = importlib.import_module(f"riselab.continual.{part}").build_stream
+        stream = [*build(settings.stream)]
+        train, test = (max(len(getattr(task, of)) for task in stream) for of in ("train", "test"))
+        return cls(train, test, max(len(task.classes) for task in stream) if vision else 1)
 
     def limits(self, cuts: Sequence[str], train: int, test: int) -> dict[str, int]:
         """The settings of the stream for at most so many, but one of each class at least."""
@@ -111,57 +103,35 @@ class TimeBudget:
         return not self.paces or self.pace * runs <= self.left
 
 
-@dataclass(frozen=True)
-class Stage(Generic[Cell]):
-    """Runs that are started together or not at all, and what is missing without them."""
-
-    cells: tuple[Cell, ...]
-    words: str
-
-
-def stages(
-    cells: Sequence[Cell],
-    rate: Callable[[Cell], int],
-    seed: Callable[[Cell], int],
-) -> list[Stage[Cell]]:
-    """The grid in the order of use: ``rate`` and ``seed`` give a cell's places, counted from 0."""
-    found: list[Stage[Cell]] = []
-    rest = list(cells)
-    for rates, seeds in STAGES:
-        inside = [cell for cell in rest if rate(cell) < rates and seed(cell) < seeds]
-        rest = [cell for cell in rest if cell not in inside]
-        if inside:
-            # All methods at one rate come before the next rate, so that a stop leaves no one out.
-            ordered = sorted(inside, key=lambda cell: (seed(cell), rate(cell)))
-            words = f"{len(inside)} runs for up to {rates} rates with {_seeds(seeds)}"
-            found.append(Stage(tuple(ordered), words))
-    return found
-
-
-def _seeds(count: int) -> str:
-    return "one seed" if count == 1 else f"up to {count} seeds"
-
-
 def run_stages(
-    found: Sequence[Stage[Cell]],
+    cells: Sequence[Cell],
+    place: Callable[[Cell], tuple[int, int]],
     budget: TimeBudget,
     done: Callable[[Cell], bool],
     run: Callable[[Cell], None],
 ) -> list[str]:
-    """Run what fits; what was cut, in words.
+    """Run what fits; what was cut, in words. ``place``: a cell's rate and seed, counted from 0.
 
     The first stage is begun whatever it takes; a later one only if all of it fits. No run is begun
     that would not end in time, so the budget is exceeded by one run at most.
     """
     cut: list[str] = []
-    for number, stage in enumerate(found):
-        todo = [cell for cell in stage.cells if not done(cell)]
-        if cut or (number and todo and not budget.allows(len(todo))):
-            cut += [stage.words] if todo else []
-            continue
-        for place, cell in enumerate(todo):
+    known: list[Cell] = []
+    for rates, seeds in STAGES:
+        stage = [
+            c for c in cells if c not in known and place(c) < (rates, 0) and place(c)[1] < seeds
+        ]
+        # All methods at one rate come before the next rate, so that a stop leaves no one out.
+        todo = [c for c in sorted(stage, key=lambda c: place(c)[::-1]) if not done(c)]
+        several = "one seed" if seeds == 1 else f"up to {seeds} seeds"
+        words = f"{len(stage)} runs for up to {rates} rates with {several}"
+        if cut or (known and todo and not budget.allows(len(todo))):
+            cut += [words] if todo else []
+            todo = []
+        known += stage
+        for number, cell in enumerate(todo):
             if not budget.allows():
-                cut.append(f"{len(todo) - place} of {stage.words}")
+                cut.append(f"{len(todo) - number} of {words}")
                 break
             run(cell)
     return cut
@@ -173,6 +143,8 @@ FEWEST = {"train": 32, "test": 50}
 """Examples of a set that are used at least, if there are so many."""
 WANTED = (3, 3)
 """Rates and seeds that the number of examples is chosen for."""
+LEAST_STEPS = 8
+"""Of a chat model."""
 
 DIVERGED = FloatingPointError.__name__
 Say = Callable[[str], None]
@@ -190,13 +162,16 @@ class FrontierGrid:
     """what the time was too short for, in words"""
 
     def __post_init__(self) -> None:
-        self.methods = chosen(self.settings.methods)
+        self.methods = chosen(self.settings.methods, self.problem.domain == "chat")
         self.out = output_folder(Path(self.settings.out))
         self.budget = TimeBudget(60 * self.settings.minutes, self.clock)
         self.sections = dict(self.problem.sections)
-        if self.problem.given:
-            place = {"data": str(self.problem.link(self.out))}
-            self.sections["stream"] = self.sections["stream"] | place
+        if self.problem.given or self.problem.files:
+            folder = self.problem.link(self.out)
+            self.sections["stream"] = self.sections["stream"] | {"data": str(folder)}
+            if self.problem.domain == "chat":
+                kept = {"folder": str(folder / KEPT)}
+                self.sections["abilities"] = self.sections["abilities"] | kept
 
     @property
     def own(self) -> dict[str, FrontierMethod]:
@@ -212,27 +187,17 @@ class FrontierGrid:
     def run(self) -> None:
         """Runs that are done are not repeated, and the time they took counts."""
         self._check()
-        self._choose_examples()
+        self._fit()
         for record in self.records():
             seconds = record.run.seconds.total or 0.0
             self.budget.paces.append(seconds)
             self.budget.earlier += seconds
-        ordered = stages(self.cells, self._rate, lambda cell: cell.seed)
-        self.cut += run_stages(ordered, self.budget, self._ended, self._run)
+        self.cut += run_stages(self.cells, self._place, self.budget, self._ended, self._run)
 
     def records(self) -> list[Record]:
         """Of the runs that are done."""
         folders = [self.out / cell.folder for cell in self.cells if self._state(cell) is State.DONE]
         return [read_record(folder / RECORD) for folder in folders]
-
-    def targets(self) -> tuple[str, ...]:
-        """The layers that LoRA is put on, by the last parts of their names; none without LoRA."""
-        if not self.problem.lora:
-            return ()
-        from riselab.continual.language.lora import usual_targets
-
-        model = self.cells[0].settings["model"]
-        return tuple(model["targets"]) or usual_targets(model["weights"] or model["name"])
 
     def failed(self) -> list[str]:
         """The runs that failed, each with the last line of its error."""
@@ -250,21 +215,20 @@ class FrontierGrid:
 
     def _row(self, method: FrontierMethod) -> RowTable:
         rates = self._rates(method)[: self.settings.rates]
-        row = method.row(self.problem.lora)
-        if any(METHODS[other.of] is method for other in self.methods.values() if other.of):
+        row = method.row(self.problem)
+        if any(self.methods[other.of] is method for other in self.methods.values() if other.of):
             row["loop"] = {"interpolate": list(SHARES)}
-        if method.remembers and self.problem.memory:
-            row["memory"] = dict(self.problem.memory)
+        place = "adapter.lr" if self.problem.domain == "chat" else "lr"
         return RowTable(
-            label=method.label, baseline=method.reference, sweep={"lr": list(rates)}, **row
+            label=method.label, baseline=method.reference, sweep={place: list(rates)}, **row
         )
 
-    def _rate(self, cell: RunCell) -> int:
+    def _place(self, cell: RunCell) -> tuple[int, int]:
         rates = self._rates(next(m for m in self.own.values() if m.label == cell.row.method))
         lr = cell.settings["adapter"]["lr"]
         if lr not in rates:
             raise ValueError(f"adapter.lr is what the search varies, it cannot be set to {lr}")
-        return rates.index(lr)
+        return rates.index(lr), cell.seed
 
     def _rates(self, method: FrontierMethod) -> tuple[float, ...]:
         scale = self.problem.scales.get(method.optimizer, 1.0)
@@ -285,34 +249,49 @@ class FrontierGrid:
         if todo and (missing := preflight(todo, work, self.out, 1).missing or fetch(todo, work)):
             raise RuntimeError(told(missing, len(todo)))
 
-    def _choose_examples(self) -> None:
-        """Fewer examples where the wanted runs would take too long; kept, so that runs fit."""
-        if not self.problem.cuts:
+    def _fit(self) -> None:
+        """Less of each run where the wanted ones would take too long; kept, so that runs fit."""
+        chat = self.problem.domain == "chat"
+        if not (chat or self.problem.cuts):
             return
         known = _plan(self.out)
         key = digest({"sections": self.sections, "changes": list(self.settings.changes),
                       "examples": self.settings.examples})  # fmt: skip
         if key not in known:
-            known[key] = self._limits()
+            known[key] = self._fewer_steps() if chat else self._fewer_examples()
             write_json(self.out / PLAN, known)
-        limits = known[key]
-        if limits["stream"]:
-            self.sections["stream"] = self.sections["stream"] | limits["stream"]
+        for section, limits in known[key]["limits"].items():
+            self.sections[section] = self.sections.get(section, {}) | limits
             del self.cells  # they have other numbers now
-        self.cut += limits["words"]
+        self.cut += known[key]["words"]
 
-    def _limits(self) -> dict[str, Any]:
-        from riselab.continual import runs
+    def _share(self, settings: Any) -> float:
+        """Of a run, how much the time allows for each of those that are wanted."""
+        wanted = len(self.own) * WANTED[0] * min(WANTED[1], self.settings.seeds)
+        return self.budget.left / wanted / max(runs.seconds(settings), 1e-9)
 
+    def _fewer_steps(self) -> dict[str, Any]:
+        """Of chats: half of the time is for the steps, half for all that is scored and kept."""
+        settings = runs.read_config(self.cells[0].settings)
+        usual: int = settings.adapter.steps
+        seeds = min(WANTED[1], self.settings.seeds)  # with one seed alone, if need be
+        steps = max(LEAST_STEPS, min(usual, round(usual * seeds * self._share(settings) / 2)))
+        if steps == usual or any(
+            text.startswith("adapter.steps") for text in self.settings.changes
+        ):
+            return {"limits": {}, "words": []}
+        return {"limits": {"adapter": {"steps": steps}}, "words": [f"steps: {steps} of {usual}"]}
+
+    def _fewer_examples(self) -> dict[str, Any]:
         plain = self.cells[0].settings
         settings = runs.read_config(plain)
         sizes, cuts = StreamSizes.of(settings), self.problem.cuts
         if self.settings.examples:
-            return {"stream": sizes.limits(cuts, self.settings.examples, sizes.test), "words": []}
-        runs_wanted = len(self.own) * WANTED[0] * min(WANTED[1], self.settings.seeds)
-        share = self.budget.left / runs_wanted / max(runs.seconds(settings), 1e-9)
+            limits = sizes.limits(cuts, self.settings.examples, sizes.test)
+            return {"limits": {"stream": limits}, "words": []}
+        share = self._share(settings)
         if share >= 1:
-            return {"stream": {}, "words": []}
+            return {"limits": {}, "words": []}
         train, test = (
             max(round(share * size), min(size, FEWEST[name]))
             for name, size in (("train", sizes.train), ("test", sizes.test))
@@ -320,17 +299,26 @@ class FrontierGrid:
         limits = sizes.limits(cuts, train, test)
         # Counted, because classes are cut one by one: what is left is seldom what was wanted.
         left = StreamSizes.of(runs.read_config(plain | {"stream": plain["stream"] | limits}))
-        return {"stream": limits, "words": [left.words(sizes)]}
+        return {"limits": {"stream": limits}, "words": [left.words(sizes)]}
 
     def _run(self, cell: RunCell) -> None:
         folder, started = self.out / cell.folder, self.clock()
-        with _shown(folder, cell.title):
-            outcome, message = execute(order_for(cell, self.out))
+        if sys.stdout.isatty():
+            print(f"{cell.title} ...", end="\r", flush=True)
+        outcome, message = execute(order_for(cell, self.out))
         seconds = self.clock() - started
         self.budget.paces.append(seconds)
-        told = _measured(read_record(folder / RECORD)) if outcome == DONE else message
+        told = self._measured(read_record(folder / RECORD)) if outcome == DONE else message
         left = duration(max(self.budget.left, 0.0))
         self.say(f"{cell.title}: {told} ({seconds:.1f} s; {left} of the time left)")
+
+    def _measured(self, record: Record) -> str:
+        measures = record.result.metrics
+        shown = [measures.get(name) for name in ("plasticity", "forgetting")]
+        texts = ["?" if value is None else f"{value:.1f}" for value in shown]
+        if self.problem.domain == "chat":
+            return f"{texts[0]} % exact, drift {texts[1]} hundredths of a nat per token"
+        return f"learned {texts[0]} %, forgot {texts[1]} points"
 
 
 def _plan(out: Path) -> dict[str, Any]:
@@ -338,32 +326,3 @@ def _plan(out: Path) -> dict[str, Any]:
         found = json.loads((out / PLAN).read_text(encoding="utf-8"))
         return found if isinstance(found, dict) else {}
     return {}
-
-
-def _measured(record: Record) -> str:
-    measures = record.result.metrics
-    shown = [measures.get(name) for name in ("plasticity", "forgetting")]
-    texts = ["?" if value is None else f"{value:.1f}" for value in shown]
-    return f"learned {texts[0]} %, forgot {texts[1]} points"
-
-
-@contextmanager
-def _shown(folder: Path, title: str) -> Iterator[None]:
-    """In a terminal, how far the run is, in one line that is written over and over."""
-    if not sys.stdout.isatty():
-        yield
-        return
-    stop = threading.Event()
-
-    def follow() -> None:
-        while not stop.wait(0.5):
-            print(f"\r\x1b[K{title}: {where(latest(folder))}", end="", flush=True)
-        print("\r\x1b[K", end="", flush=True)
-
-    thread = threading.Thread(target=follow, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()

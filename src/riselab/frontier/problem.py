@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import gzip
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from risegrad.common.checks import check_choice
+from risegrad.common.files import write_bytes
 from risegrad.common.settings import Checked, Count, Limits, Positive
 
 SHARES = (0.25, 0.5, 0.75)
@@ -18,7 +21,10 @@ CLIP = 1.0
 ADAMW_RATES = (1e-3, 3e-4, 3e-3, 1e-4, 1e-2)
 """The most useful first: with little time only the first three are run."""
 SHAPED_RATES = (3e-3, 1e-3, 1e-2, 3e-4, 3e-2)
-"""Of rules that keep a part of each step."""
+"""Of rules that keep a part of each step and make up for nothing."""
+CHAT_RATES = (1e-3, 3e-4, 2e-3, 6e-4, 4e-3)
+DAMPING = 0.1
+"""Of informed rows, as the library has it."""
 SGD_RATES, SGD_LORA_RATES = (1e-2, 3e-3, 3e-2, 1e-3, 1e-1), (0.1, 0.03, 0.3, 0.01, 0.9)
 """With momentum for whole networks, and without for LoRA, as the lab's language experiments."""
 
@@ -28,7 +34,7 @@ class FrontierMethod:
     """One curve: what its runs set, and at which rates."""
 
     label: str
-    rates: tuple[float, ...]
+    rates: tuple[float, ...] = ADAMW_RATES
     rule: dict[str, Any] = field(default_factory=lambda: {"name": "fo"})
     optimizer: str = "adamw"
     additions: tuple[dict[str, Any], ...] = ()
@@ -48,23 +54,30 @@ class FrontierMethod:
         given = (self.lora_rates if lora else ()) or self.rates
         return tuple(float(f"{scale * rate:.1g}") for rate in given)
 
-    def row(self, lora: bool) -> dict[str, Any]:
+    def row(self, problem: FrontierProblem) -> dict[str, Any]:
         """What the method's runs set."""
+        if problem.domain == "chat":
+            return {"rule": self.rule}
         budget: dict[str, Any] = {"optimizer": self.optimizer}
-        if self.optimizer == "sgd" and lora:
+        if self.optimizer == "sgd" and problem.lora:
             budget["momentum"] = 0.0
         found = {"rule": self.rule, "adapter": budget, "head": budget}
+        if self.remembers and problem.memory:
+            found["memory"] = dict(problem.memory)
         return found | ({"additions": list(self.additions)} if self.additions else {})
 
 
 METHODS: dict[str, FrontierMethod] = {
-    "adamw": FrontierMethod("FO (AdamW)", ADAMW_RATES, reference=True),
+    "adamw": FrontierMethod("FO (AdamW)", reference=True),
     "sgd": FrontierMethod(
         "FO (SGD)", SGD_RATES, optimizer="sgd", lora_rates=SGD_LORA_RATES, reference=True
     ),
     "rise": FrontierMethod("RISE", SHAPED_RATES, {"name": "rise", "chunk": BLOCK}),
-    "informed": FrontierMethod("informed", SHAPED_RATES, {"name": "informed"}),
-    "interpolation": FrontierMethod("interpolation", ADAMW_RATES, of="adamw"),
+    "keep": FrontierMethod("keep", rule={"name": "keep"}),
+    "informed": FrontierMethod(
+        "informed", rule={"name": "informed", "match": "progress", "damping": DAMPING}
+    ),
+    "interpolation": FrontierMethod("interpolation", of="adamw"),
     "rise-update": FrontierMethod(
         "RISE on the update", SHAPED_RATES, {"name": "rise", "chunk": BLOCK, "on": "update"}
     ),
@@ -75,18 +88,27 @@ METHODS: dict[str, FrontierMethod] = {
         "EWC", SHAPED_RATES, additions=({"name": "ewc", "weight": 100.0, "samples": 200},)
     ),
 }
-USUAL = ("adamw", "sgd", "rise", "informed", "interpolation")
+USUAL = ("adamw", "sgd", "rise", "keep", "informed", "interpolation")
+CHAT_METHODS: dict[str, FrontierMethod] = {
+    name: FrontierMethod(label, CHAT_RATES, {"name": name}, reference=name == "plain")
+    for name, label in {
+        "plain": "plain", "kl": "KL", "replay": "replay", "keep": "keep", "informed": "informed",
+        "distill": "pull alone", "dark-replay": "DER++", "rise": "RISE",
+    }.items()
+}  # fmt: skip
+CHAT_USUAL = ("plain", "kl", "replay", "keep")
 
 
-def chosen(names: Sequence[str]) -> dict[str, FrontierMethod]:
+def chosen(names: Sequence[str], chat: bool = False) -> dict[str, FrontierMethod]:
     """The methods of these names, the usual ones without any; a reference is always there."""
+    known, usual = (CHAT_METHODS, CHAT_USUAL) if chat else (METHODS, USUAL)
     for name in names:
-        check_choice("methods", name, METHODS)
-    wanted = list(names) or list(USUAL)
-    wanted += [METHODS[name].of for name in wanted if METHODS[name].of]
-    if not any(METHODS[name].reference for name in wanted):
-        wanted.insert(0, "adamw")
-    return {name: METHODS[name] for name in METHODS if name in wanted}
+        check_choice("methods", name, known)
+    wanted = list(names) or list(usual)
+    wanted += [known[name].of for name in wanted if known[name].of]
+    if not any(known[name].reference for name in wanted):
+        wanted.insert(0, next(iter(known)))
+    return {name: known[name] for name in known if name in wanted}
 
 
 OUT = "out/frontier"
@@ -99,9 +121,9 @@ class FrontierSettings(Checked):
     minutes: Positive = 20.0
     """The time for all runs, those of an earlier and interrupted command included."""
     methods: tuple[str, ...] = ()
-    """Names of ``METHODS``; empty: the usual ones."""
+    """Names of ``METHODS``, for chats of ``CHAT_METHODS``; empty: the usual ones."""
     full: bool = False
-    """Texts: train all weights of the model instead of a LoRA."""
+    """Texts and chats: train all weights of the model instead of a LoRA."""
     out: str = OUT
     """The folder of runs, page and figure. The same folder goes on where it stopped."""
     seeds: Annotated[int, Limits(at_least=1, at_most=20)] = 3
@@ -109,7 +131,8 @@ class FrontierSettings(Checked):
     rates: Annotated[int, Limits(at_least=2, at_most=5)] = 5
     """At most so many learning rates of each method."""
     epochs: Count = 0
-    """Passes over the new data; 0: one for texts, five for images and own problems."""
+    """Passes over the new data; 0: one for texts, five for images and own problems. Chats are
+    learned in a number of steps, ``adapter.steps``."""
     teach: Count = 20
     """Images: in how many epochs the network learns what is to be kept, before anything is
     compared; 0: it knows it already."""
@@ -132,6 +155,8 @@ FULL_SCALES = {"adamw": 0.1}
 """For all weights of a text model: AdamW moves each of them by about its rate in every step."""
 FULL_MEMORY = {"rank": 64}
 """What ``remember`` keeps of such models, too: all eigenpairs take minutes and slow every step."""
+DREAMS, KEPT, CHAT_TASKS = "dreams", "kept", ("support",)
+"""In place of chats to keep; the folder of questions that are measured on; tasks of the package."""
 SMALL = 32
 """Height and width of image files for the small network."""
 
@@ -152,6 +177,8 @@ class FrontierProblem:
     """by the names that the stream knows them by: where the data are"""
     memory: dict[str, Any] = field(default_factory=dict)
     """settings of the memory, for runs that have one"""
+    files: dict[str, bytes] = field(default_factory=dict)
+    """data that are written for the runs, by their places"""
 
     def link(self, out: Path) -> Path:
         """A folder in which the given data lie side by side, as one stream wants them."""
@@ -162,6 +189,9 @@ class FrontierProblem:
                 old.unlink()
         for name, path in self.given.items():
             (folder / name).symlink_to(path.absolute(), target_is_directory=path.is_dir())
+        for name, content in self.files.items():
+            (folder / name).parent.mkdir(exist_ok=True)
+            write_bytes(folder / name, content)
         return folder
 
 
@@ -171,25 +201,28 @@ def problem_of(
     new: Sequence[str],
     settings: FrontierSettings,
 ) -> FrontierProblem:
-    """Texts, images, or a function that makes everything."""
+    """Chats, texts, images, or a function that makes everything."""
     if callable(model) or (":" in model and not Path(model).exists()):
         return _own(model, keep, new, settings)
     if not keep or not new:
         missing = "keep" if not keep else "new"
         raise ValueError(f"{missing} must name at least one set of data, got none")
-    kinds = {place: _kind(Path(place).expanduser()) for place in (*keep, *new)}
+    kinds = {place: _kind(place) for place in (*keep, *new)}
     if len(set(kinds.values())) > 1:
         told = ", ".join(f"{place} ({kind})" for place, kind in kinds.items())
         raise ValueError(f"keep and new must be of one kind, got {told}")
     if len(kinds) < len(keep) + len(new):
         raise ValueError("keep and new must be different sets of data, got one twice")
-    make = _texts if "texts" in kinds.values() else _images
-    return make(model, keep, new, settings)
+    makers = {"chats": _chats, "texts": _texts, "images": _images}
+    return makers[kinds[new[0]]](model, keep, new, settings)
 
 
-def _kind(path: Path) -> str:
+def _kind(place: str) -> str:
+    path = Path(place).expanduser()
+    if place == DREAMS or place in CHAT_TASKS or path.name.endswith((".jsonl", ".jsonl.gz")):
+        return "chats"
     if not path.exists():
-        raise ValueError(f"there are no data at {str(path)!r}")
+        raise ValueError(f"there are no data at {place!r}")
     if path.suffix == ".npz":
         return "images"
     if path.is_dir() and any((path / name).is_file() for name in TEXT_FILES):
@@ -197,14 +230,55 @@ def _kind(path: Path) -> str:
     if path.is_dir() and any(entry.is_dir() for entry in path.iterdir()):
         return "images"
     raise ValueError(
-        f"data must be a folder of texts (train.json and test.json), an .npz of images or a folder "
-        f"of images (CLASS/* or train/CLASS/*), got {str(path)!r}"
+        f"data must be a file of chats (.jsonl), a folder of texts (train.json and test.json), an "
+        f".npz of images or a folder of images (CLASS/* or train/CLASS/*), got {place!r}"
     )
 
 
 def _title(learner: str, new: Sequence[str], keep: Sequence[str]) -> str:
     names = [", ".join(Path(place).stem for place in places) for places in (new, keep)]
     return f"{learner} learns {names[0]}: what is left of {names[1]}?"
+
+
+def _chats(
+    model: str, keep: Sequence[str], new: Sequence[str], settings: FrontierSettings
+) -> FrontierProblem:
+    """What is kept are answers: to the questions of ``keep``, of which every second is for rules
+    that use some and the others are measured on; or, with dreams, to questions of ours."""
+    from riselab.tune.chats import plain, read_chats, split
+    from riselab.tune.settings import EVERYDAY
+
+    if DREAMS in keep and len(keep) > 1:
+        raise ValueError(f"keep must be {DREAMS!r} alone or files of chats, got both")
+    files, names = dict[str, bytes](), [Path(place).name.partition(".")[0] for place in new]
+    if len({*names}) < len(names):
+        raise ValueError("files of new chats must have different names, which are the tasks'")
+    for name, place in zip(names, new, strict=True):
+        for part, examples in zip(("train", "test"), split(read_chats("new", place)), strict=True):
+            files[f"{name}/{part}.jsonl"] = _lines(map(plain, examples))
+    rule: dict[str, Any] = {"tokens": 32}
+    prompts: list[Any] = [question for question in EVERYDAY for _ in range(2)]
+    if keep[0] != DREAMS:
+        prompts = [e.prompt for place in keep for e in read_chats("keep", place)]
+        rule |= {"old": "prompts", "tokens": 64, "examples": min(60, len(prompts) // 2)}
+    zipped = gzip.compress(_lines({"prompt": prompt} for prompt in prompts), mtime=0)
+    files[f"{KEPT}/instructions.jsonl.gz"] = zipped
+    folder = Path(model).expanduser()
+    sections = {
+        "stream": {"name": "frontier", "tasks": names, "train_size": settings.examples},
+        "model": ({"weights": str(folder)} if folder.is_dir() else {"name": model})
+        | ({"trains": "all"} if settings.full else {}),
+        "rule": rule,
+        # Of questions as long as a person likes, and of nothing else that the domain could measure.
+        "abilities": {"new": 0, "longest": 10**6},
+    }  # fmt: skip
+    title = f"{folder.name} learns {', '.join(names)}: what is left of its other answers?"
+    scales = FULL_SCALES if settings.full else {}
+    return FrontierProblem(title, "chat", sections, not settings.full, scales, files=files)
+
+
+def _lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
+    return "".join(f"{json.dumps(row)}\n" for row in rows).encode()
 
 
 def _texts(

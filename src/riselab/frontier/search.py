@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any
 
 from risegrad.common.imports import need
 from riselab.frontier.problem import FrontierSettings
@@ -16,13 +16,6 @@ if TYPE_CHECKING:
 Places = str | Path | Sequence[str | Path]
 
 
-class FrontierTrained(TypedDict, total=False):
-    """What of the model is trained, as a further keyword of ``frontier``."""
-
-    full: bool
-    """Texts: all weights of the model instead of a LoRA (False)."""
-
-
 def frontier(
     model: str | Path | Callable[[int], Any],
     *,
@@ -31,36 +24,33 @@ def frontier(
     minutes: float | None = None,
     methods: Sequence[str] = (),
     out: str | Path = "",
+    full: bool = False,
     settings: FrontierSettings | None = None,
     show: bool = True,
-    **trained: Unpack[FrontierTrained],
 ) -> FoundFrontier:
     """Train ``model`` on ``new`` by several methods, and see what is left of ``keep``.
 
-    ``model`` is a transformers folder or hub name with text data, ``"mlp"`` or a timm name with
-    image data, or a function (or its name, ``"module:function"``) that takes a seed and returns an
-    ``OwnProblem``, without ``keep`` and ``new``. Data are folders of texts, ``.npz`` files or
-    folders of images. With ``full=True`` all weights of a text model train, and not a LoRA. Runs
-    are kept in ``out``: the same call goes on where it stopped. With ``show``, a line for each run
-    is printed. Everything else is in ``settings``.
+    ``model`` is a transformers folder or hub name with chats or texts, ``"mlp"`` or a timm name
+    with images, or a function (or its name, ``"module:function"``) that takes a seed and returns an
+    ``OwnProblem``, without ``keep`` and ``new``. Data are files of chats (``keep="dreams"`` stands
+    for everyday questions), folders of texts, ``.npz`` files or folders of images. With
+    ``full=True`` all weights of a language model train, and not a LoRA. Runs are kept in ``out``:
+    the same call goes on where it stopped. With ``show``, a line for each run is printed.
+    Everything else is in ``settings``.
     """
     check_extras()
-    given: dict[str, Any] = {"minutes": minutes, "methods": tuple(methods), "out": str(out)}
-    given |= trained
     from riselab.frontier.found import FoundFrontier, write
     from riselab.frontier.grid import FrontierGrid
     from riselab.frontier.problem import problem_of
 
-    wanted = replace(
-        settings or FrontierSettings(), **{name: value for name, value in given.items() if value}
-    )
+    given = {"minutes": minutes, "methods": tuple(methods), "out": str(out), "full": full}
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value}
+    wanted = replace(settings or FrontierSettings(), **changes)
     place = model if callable(model) else str(model)
     problem = problem_of(place, _places(keep), _places(new), wanted)
-    grid = FrontierGrid(problem, wanted, say=print if show else _silent)
+    grid = FrontierGrid(problem, wanted, say=print if show else lambda line: None)
     grid.run()
-    found = FoundFrontier(
-        problem.title, grid.methods, grid.records(), grid.cut, grid.failed(), grid.targets()
-    )
+    found = FoundFrontier(problem.title, grid.methods, grid.records(), grid.cut, grid.failed())
     return write(found, grid.out)
 
 
@@ -73,7 +63,3 @@ def check_extras() -> None:
 def _places(given: Places) -> tuple[str, ...]:
     several = (given,) if isinstance(given, str | Path) else given
     return tuple(str(place) for place in several)
-
-
-def _silent(line: str) -> None:
-    """Say nothing."""

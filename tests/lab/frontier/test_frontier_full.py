@@ -37,7 +37,7 @@ def test_all_weights_of_a_small_t5(tmp_path, texts, capsys):
         for method in ("FO (AdamW)", "FO (SGD)", "informed")
     }
     assert rates == {
-        "FO (AdamW)": {1e-4, 3e-5}, "FO (SGD)": {1e-2, 3e-3}, "informed": {3e-4, 1e-4},
+        "FO (AdamW)": {1e-4, 3e-5}, "FO (SGD)": {1e-2, 3e-3}, "informed": {1e-4, 3e-5},
     }  # fmt: skip
     ranks = {run.setting("memory", "rank") for run in records if run.row.method == "informed"}
     assert ranks == {64}
@@ -54,7 +54,6 @@ def test_all_weights_of_a_small_encoder_from_python(tmp_path, texts):
     )  # fmt: skip
     assert found.records[0].setting("host", "name") == "label-encoder"
     assert set(found.records[0].result.trainable) == {"network"}
-    assert not found.targets
     assert found.title.startswith("model (all weights) learns")
 
 
@@ -70,7 +69,7 @@ def test_full_where_it_says_nothing_or_the_opposite(tmp_path, texts):
     model, keep, new = str(save_model(tmp_path / "model")), texts[:1], texts[1:]
     with pytest.raises(ValueError, match=r"model\.trains cannot be set: it is full"):
         problem_of(model, keep, new, FrontierSettings(changes=("model.trains=all",)))
-    rank = replace(full, changes=("model.rank=16",), out=str(tmp_path / "out"))
+    rank = replace(full, changes=("model.rank=16",), methods=("adamw",), out=str(tmp_path / "out"))
     grid = FrontierGrid(problem_of(model, keep, new, rank), rank)
     with pytest.raises(ValueError, match=r"no row uses model\.rank, which is of LoRA"):
         _ = grid.cells

@@ -16,11 +16,20 @@ from continual.language.tiny_text import save_model, write_task
 from lab.frontier import own_problems
 from riselab.cli import main
 from riselab.continual import runs
+from riselab.continual.chat.settings import RULES as CHAT_RULES
 from riselab.continual.custom import name_of
 from riselab.continual.rules import RULES
 from riselab.frontier.found import FoundFrontier
 from riselab.frontier.grid import FrontierGrid
-from riselab.frontier.problem import METHODS, USUAL, FrontierSettings, chosen, problem_of
+from riselab.frontier.problem import (
+    CHAT_METHODS,
+    CHAT_USUAL,
+    METHODS,
+    USUAL,
+    FrontierSettings,
+    chosen,
+    problem_of,
+)
 
 SMALL = FrontierSettings(seeds=3, rates=2, epochs=30)
 QUICK = FrontierSettings(seeds=1, rates=2, epochs=1)
@@ -142,7 +151,9 @@ def test_images_are_taught_first_and_then_kept(tmp_path):
 
 def test_a_keep_set_that_is_not_known_is_said(tmp_path):
     keep, new = small_images(tmp_path, "keep", 0), small_images(tmp_path, "new", 1)
-    settings = FrontierSettings(seeds=1, rates=2, epochs=1, teach=0, changes=("loop.batch=8",))
+    settings = FrontierSettings(
+        seeds=1, rates=2, epochs=1, teach=0, changes=("loop.batch=8",), methods=("adamw",)
+    )
     grid = FrontierGrid(problem_of("mlp", [str(keep)], [str(new)], settings), settings)
     assert grid.cells[0].settings["loop"]["batch"] == 8
     record = search(
@@ -194,11 +205,16 @@ def test_texts_with_a_small_t5(tmp_path):
 
 def test_the_usual_methods_are_those_that_there_are():
     assert set(chosen(())) == set(USUAL)
-    assert all(method.rule["name"] in RULES for method in METHODS.values())
+    assert all(method.rule["name"] in RULES for n, method in METHODS.items() if n != "keep")
+    assert set(chosen((), chat=True)) == set(CHAT_USUAL)
+    assert set(CHAT_METHODS) <= set(CHAT_RULES)
+    assert list(chosen(("kl",), chat=True)) == ["plain", "kl"]
     assert list(chosen(("rise",))) == ["adamw", "rise"]  # something to compare with
     assert list(chosen(("interpolation",))) == ["adamw", "interpolation"]
     with pytest.raises(ValueError, match=r"methods must be one of .*; got 'rize'"):
         chosen(("rize",))
+    with pytest.raises(ValueError, match=r"methods must be one of plain, kl, .*; got 'adamw'"):
+        chosen(("adamw",), chat=True)
 
 
 def test_mistakes_in_the_arguments(tmp_path):
@@ -211,7 +227,7 @@ def test_mistakes_in_the_arguments(tmp_path):
         ([image], [text], "keep and new must be of one kind"),
         ([image], [image], "keep and new must be different sets of data"),
         ([image], [str(tmp_path / "no.npz")], "there are no data at"),
-        ([image], [str(tmp_path / "empty")], "data must be a folder of texts"),
+        ([image], [str(tmp_path / "empty")], "data must be a file of chats"),
     ):
         with pytest.raises(ValueError, match=message):
             problem_of("mlp", keep, new, SMALL)

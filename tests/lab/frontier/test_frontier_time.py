@@ -2,10 +2,15 @@
 
 import pytest
 
-from riselab.frontier.grid import TimeBudget, run_stages, stages
+from riselab.frontier.grid import TimeBudget, run_stages
 
 METHODS = ("a", "b")
 GRID = [(m, rate, seed) for m in METHODS for rate in range(5) for seed in range(3)]
+
+
+def placed(cell):
+    """Rate and seed."""
+    return cell[1:]
 
 
 class Bench:
@@ -22,16 +27,16 @@ class Bench:
         self.done.add(cell)
 
     def go(self):
-        found = stages(GRID, lambda cell: cell[1], lambda cell: cell[2])
-        return run_stages(found, self.budget, self.done.__contains__, self.run)
+        return run_stages(GRID, placed, self.budget, self.done.__contains__, self.run)
 
 
 def test_every_method_has_a_rate_before_any_has_two():
-    found = stages(GRID, lambda cell: cell[1], lambda cell: cell[2])
-    first = found[0].cells
-    assert [cell[:2] for cell in first] == [(m, r) for r in range(3) for m in METHODS]
-    assert [len(stage.cells) for stage in found] == [6, 6, 6, 12]
-    assert sorted(cell for stage in found for cell in stage.cells) == sorted(GRID)
+    bench = Bench(seconds=1000, cost=1)
+    bench.go()
+    assert [cell[:2] for cell in bench.ran[:6]] == [(m, r) for r in range(3) for m in METHODS]
+    assert [{cell[2] for cell in bench.ran[n : n + 6]} for n in (0, 6, 12)] == [{0}, {1}, {2}]
+    assert {cell[1] for cell in bench.ran[:18]} == {0, 1, 2}
+    assert sorted(bench.ran) == sorted(GRID)
 
 
 def test_with_enough_time_nothing_is_cut():
@@ -73,8 +78,7 @@ def test_runs_that_become_slower_stop_it_too():
         bench.cost *= 1.5
         Bench.run(bench, cell)
 
-    found = stages(GRID, lambda cell: cell[1], lambda cell: cell[2])
-    assert run_stages(found, bench.budget, bench.done.__contains__, slower)
+    assert run_stages(GRID, placed, bench.budget, bench.done.__contains__, slower)
     assert bench.now <= 20 + bench.cost
 
 
