@@ -1,4 +1,4 @@
-"""RISE and a memory in Avalanche: a plugin in its Naive strategy, on two experiences of digits."""
+"""RISE and ``keep`` in Avalanche: a plugin in its Naive strategy, on two experiences of digits."""
 
 import sys
 
@@ -15,7 +15,7 @@ try:
     from avalanche.training import Naive
     from avalanche.training.plugins import EvaluationPlugin
 
-    from risegrad.integrations.avalanche import InformedPlugin, RisePlugin
+    from risegrad.integrations.avalanche import KeepPlugin, RisePlugin
 except ImportError as error:
     sys.exit(f"not installed: {error}")
 
@@ -44,7 +44,7 @@ benchmark = benchmark_from_datasets(train=[experience(old), experience(new)])
 plugins = {
     "plain": None,
     "RISE": RisePlugin(risegrad.Rise(keep=0.5)),
-    "informed": InformedPlugin(damping=0.03),
+    "keep": KeepPlugin(),
 }
 print(f"{'':<10} {'kept (0-4)':>12} {'learned (5-9)':>14}")
 for name, plugin in plugins.items():

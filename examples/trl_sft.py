@@ -1,4 +1,4 @@
-"""TRL's SFTTrainer with LoRA: a memory shapes the steps, and a meter shows what is forgotten.
+"""TRL's SFTTrainer with LoRA: one callback keeps what is known, a meter shows what is forgotten.
 
 A small model learns to count upwards, then is fine-tuned on counting downwards. The tokenizer and
 the texts are made here, so nothing is downloaded.
@@ -18,7 +18,8 @@ try:
 except ImportError as error:
     sys.exit(f"not installed: {error}")
 
-from risegrad.integrations.transformers import ForgettingCallback, RememberCallback
+from risegrad.integrations.keep import KeepCallback
+from risegrad.integrations.transformers import ForgettingCallback
 
 WORDS = [
     "zero",
@@ -68,7 +69,7 @@ for _ in range(60):
     model(input_ids=known, labels=known).loss.backward()
     optimizer.step()
 
-remember = RememberCallback(counting(1), damping=0.3, examples=64)
+keep = KeepCallback(counting(1))
 forgetting = ForgettingCallback({"up": counting(1)}, new={"down": counting(-1)}, every=20)
 with tempfile.TemporaryDirectory() as folder:
     arguments = SFTConfig(
@@ -89,7 +90,7 @@ with tempfile.TemporaryDirectory() as folder:
         train_dataset=Dataset.from_dict({"text": counting(-1)}),
         processing_class=tokenizer,
         peft_config=LoraConfig(r=8, target_modules="all-linear"),
-        callbacks=[remember, forgetting],
+        callbacks=[keep, forgetting],
     )
     trainer.train()
 

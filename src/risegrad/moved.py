@@ -9,10 +9,11 @@ from __future__ import annotations
 import importlib
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 MOVED = {
     "risegrad.plugins": "riselab.plugins",
@@ -41,6 +42,26 @@ MOVED = {
     "risegrad.lab.running": "riselab.running",
     "risegrad.lab.running.run_trackers": "riselab.running.trackers",
 }
+
+
+GONE = {
+    "RememberCallback": "KeepCallback of risegrad.integrations.keep, or of .lightning",
+    "InformedPlugin": "KeepPlugin of risegrad.integrations.avalanche",
+}
+
+
+def gone(module: str) -> Callable[[str], Any]:
+    """A module's ``__getattr__``, which says what to use in the place of a name that is gone."""
+
+    def find(name: str) -> Any:
+        if name in GONE:
+            raise ImportError(
+                f"{module}.{name} is gone: use {GONE[name]}; a memory of your own shapes with "
+                "risegrad.attach(optimizer, risegrad.Informed(memory), ...)"
+            )
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+    return find
 
 
 class _Moved(MetaPathFinder, Loader):

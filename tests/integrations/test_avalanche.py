@@ -1,4 +1,4 @@
-"""Avalanche's Naive on its own benchmarks of real digits, with RISE and with a memory."""
+"""Avalanche's Naive on its own benchmarks of real digits, with RISE and with ``keep``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from avalanche.benchmarks.utils import AvalancheDataset, DataAttribute
 from avalanche.training import Naive
 from avalanche.training.plugins import EvaluationPlugin
 
-from risegrad.integrations.avalanche import InformedPlugin, RisePlugin
+from risegrad.integrations.avalanche import KeepPlugin, RisePlugin
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -63,24 +63,23 @@ def test_naive_without_noise_is_naive() -> None:
     assert all(torch.allclose(one, other, atol=1e-4) for one, other in pairs)
 
 
-def test_a_memory_keeps_more_than_plain_training() -> None:
+def test_keeping_keeps_more_than_plain_training() -> None:
     plain = learned(knowing(), [])
-    plugin = InformedPlugin(damping=0.01, examples=240)
-    informed = learned(knowing(), [plugin])
-    assert plugin.memory is not None
-    assert plugin.handle is not None
-    assert all(layer.examples == 480 for layer in plugin.memory.values())
-    assert percent(informed, NEW) > 60
-    assert percent(informed, OLD) > percent(plain, OLD) + 5
+    plugin = KeepPlugin(examples=120)
+    keeping = learned(knowing(), [plugin])
+    assert plugin.keeper is not None
+    assert plugin.keeper.kept is not None
+    assert plugin.keeper.kept.seen == 240
+    assert percent(keeping, NEW) > 60
+    assert percent(keeping, OLD) > percent(plain, OLD) + 5
 
 
-def test_a_memory_from_the_start_shapes_the_first_experience() -> None:
-    model = knowing()
-    memory = risegrad.remember(model, batches(OLD, False), examples=240)
-    plugin = InformedPlugin(memory=memory, examples=240)
-    learned(model, [plugin], epochs=1)
-    assert plugin.memory is not None
-    assert all(layer.examples == 720 for layer in plugin.memory.values())
+def test_what_is_known_from_the_start_is_kept_in_the_first_experience() -> None:
+    plugin = KeepPlugin(batches(OLD, False), examples=120)
+    learned(knowing(), [plugin], epochs=1)
+    assert plugin.keeper is not None
+    steps = sum(-(-len(e.dataset) // 48) for e in experiences(False))
+    assert plugin.keeper.steps == steps
 
 
 def test_an_optimizer_that_is_new_is_attached_to() -> None:

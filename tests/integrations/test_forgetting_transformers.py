@@ -12,20 +12,27 @@ import pytest
 import torch
 
 import risegrad
-from integrations.test_remember_transformers import OldExamples, adapted
-from integrations.test_transformers import STEPS, tiny, tokens, trainer
+from integrations.test_transformers import STEPS, OldExamples, tiny, tokens, trainer
 from riselab.records.record import read_record
 
 peft = pytest.importorskip("peft")
 transformers = pytest.importorskip("transformers")
 from risegrad.core.attachment import shaping  # noqa: E402
 from risegrad.integrations.forgetting_meter import Budget  # noqa: E402
+from risegrad.integrations.keep import KeepCallback  # noqa: E402
 from risegrad.integrations.records import MeteredRun  # noqa: E402
 from risegrad.integrations.transformers import (  # noqa: E402
     ForgettingCallback,
-    RememberCallback,
     RiseCallback,
 )
+
+
+def adapted() -> Any:
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        return peft.get_peft_model(
+            tiny(), peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"])
+        )
 
 
 def kept() -> dict[str, Any]:
@@ -157,7 +164,7 @@ def test_an_adapters_folder_says_how_it_was_made(tmp_path: Path, rule: str) -> N
     shaping: Any = (
         RiseCallback(risegrad.Rise(keep=0.5))
         if rule == "rise"
-        else RememberCallback(OldExamples(), damping=0.1, examples=16)
+        else KeepCallback(OldExamples(), examples=16)
     )
     forgetting = ForgettingCallback(kept(), every=2)
     training = trainer(
@@ -221,7 +228,7 @@ class Breaking(transformers.TrainerCallback):
 @pytest.mark.parametrize("how", ["ends", "breaks"])
 def test_a_plain_run_after_an_informed_one_is_a_plain_run(tmp_path: Path, how: str) -> None:
     """The first trainer and its callback are still alive, as in a notebook."""
-    model, informed = tiny(), RememberCallback(OldExamples(), damping=0.1, examples=16)
+    model, informed = tiny(), KeepCallback(OldExamples(), examples=16)
     breaking = [Breaking()] if how == "breaks" else []
     first = trainer(model, tmp_path / "first", callbacks=[informed, *breaking])
     with pytest.raises(KeyboardInterrupt) if breaking else nullcontext():
@@ -328,7 +335,7 @@ def test_two_callbacks_in_one_trainer(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rule", ["Informed", "Rise", "none"])
 def test_the_card_says_it_in_words(tmp_path: Path, rule: str) -> None:
     shapers: dict[str, Any] = {
-        "Informed": RememberCallback(OldExamples(), damping=0.1, examples=16),
+        "Informed": KeepCallback(OldExamples(), examples=16),
         "Rise": RiseCallback(risegrad.Rise(keep=0.5)),
     }
     sentences = {

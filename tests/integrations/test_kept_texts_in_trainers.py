@@ -9,15 +9,14 @@ import pytest
 import torch
 
 from risegrad.memory.examples import TextForm, prepared
-from risegrad.memory.remembering import remember
 
 datasets = pytest.importorskip("datasets")
 trl = pytest.importorskip("trl")
 from integrations.test_kept_data import CHATS, PAIRS  # noqa: E402
 from integrations.words import MARKED, PLAIN, TEXTS, tokenizer, writer  # noqa: E402
+from risegrad.integrations.keep import KeepCallback  # noqa: E402
 from risegrad.integrations.transformers import (  # noqa: E402
     ForgettingCallback,
-    RememberCallback,
     text_form,
 )
 
@@ -60,19 +59,17 @@ def loss_of(model: Any, batches: Any) -> float:
 @pytest.mark.parametrize("keep", [KEPT, CHATS, PAIRS], ids=["texts", "messages", "pairs"])
 def test_in_trl(tmp_path: Path, keep: list[Any], options: Any) -> None:
     forgetting = ForgettingCallback({"old": keep}, every=1)
-    remembering = RememberCallback(keep, examples=len(keep))
-    training = sft(tmp_path, [remembering, forgetting], **options)
+    keeping = KeepCallback(keep, examples=len(keep))
+    training = sft(tmp_path, [keeping, forgetting], **options)
     form = text_form(training.args, tokenizer())
     before = loss_of(training.model, prepared(keep, training.model, form))
-    alike = remember(training.model, prepared(keep, training.model, form), examples=len(keep))
     training.train()
     assert forgetting.meter is not None
     assert forgetting.meter.start.scores["old"].loss == pytest.approx(before, rel=1e-5)
     assert forgetting.meter._kept["old"].examples == len(keep), "counted by text"
-    assert remembering.memory is not None
-    for name, layer in remembering.memory.items():
-        assert layer.examples == len(keep)
-        torch.testing.assert_close(layer.inputs.trace, alike[name].inputs.trace)
+    assert keeping.keeper is not None
+    assert keeping.keeper.kept is not None
+    assert keeping.keeper.kept.seen == len(keep)
 
 
 def test_only_answers_count_where_they_count_in_training(tmp_path: Path) -> None:
@@ -121,7 +118,7 @@ def test_in_lightning(tmp_path: Path) -> None:
             return torch.optim.AdamW(self.parameters(), lr=1e-3)
 
     module, words = Writing(), tokenizer()
-    remembering = lightning.RememberCallback(KEPT, examples=4, tokenizer=words)
+    keeping = lightning.KeepCallback(KEPT, examples=4, tokenizer=words)
     one, two = (lightning.ForgettingCallback({name: KEPT}, tokenizer=words) for name in "ab")
     row = torch.arange(8) + 6
     loader = torch.utils.data.DataLoader([{"input_ids": row, "labels": row}] * 4, batch_size=2)
@@ -129,14 +126,15 @@ def test_in_lightning(tmp_path: Path) -> None:
         "max_epochs": 1, "accelerator": "cpu", "logger": False, "default_root_dir": tmp_path,
         "enable_progress_bar": False, "enable_model_summary": False,
     }  # fmt: skip
-    trainer = pl.Trainer(callbacks=[remembering, one, two], **options)
+    trainer = pl.Trainer(callbacks=[keeping, one, two], **options)
     before = loss_of(module.model, prepared(KEPT, module, TextForm(words)))
     trainer.fit(module, loader)
     assert one.meter is not None
     assert one.meter.start.scores["a"].loss == pytest.approx(before, rel=1e-5)
-    assert remembering.memory is not None
-    assert {layer.examples for layer in remembering.memory.values()} == {4}
+    assert keeping.keeper is not None
+    assert keeping.keeper.kept is not None
+    assert keeping.keeper.kept.seen == 4
     assert {path.name for path in tmp_path.glob("record*")} == {"record.json", "record-2.json"}
-    again = pl.Trainer(callbacks=[lightning.RememberCallback(KEPT, examples=4)], **options)
+    again = pl.Trainer(callbacks=[lightning.KeepCallback(KEPT, examples=4)], **options)
     with pytest.raises(TypeError, match="these are texts, and there is no tokenizer"):
         again.fit(module, loader)

@@ -11,11 +11,10 @@ import torch
 from torch import nn
 
 import risegrad
-from integrations.test_remember_transformers import OldExamples
-from integrations.test_transformers import STEPS, tiny, trainer
+from integrations.test_transformers import STEPS, OldExamples, tiny, trainer
 
 peft = pytest.importorskip("peft")
-from risegrad.integrations.transformers import RememberCallback  # noqa: E402
+from risegrad.integrations.keep import KeepCallback  # noqa: E402
 
 
 def lora(base: Any) -> Any:
@@ -36,11 +35,11 @@ def test_int8_weights_of_torchao_are_remembered(tmp_path: Path) -> None:
     )
     callbacks = {}
     for name, model in {"plain": lora(plain), "int8": lora(base)}.items():
-        callback = RememberCallback(OldExamples(), damping=0.1, examples=16)
+        callback = KeepCallback(OldExamples(), examples=16)
         trainer(model, tmp_path / name, callbacks=[callback]).train()
-        assert callback.handle is not None
-        assert callback.handle.steps == STEPS
-        callbacks[name] = callback
+        assert callback.keeper is not None
+        assert callback.keeper.steps == STEPS
+        callbacks[name] = callback.keeper
     one, other = callbacks["plain"].memory, callbacks["int8"].memory
     assert list(one) == list(other)
     for layer in one:  # rounding to 8 bits changes the moments a little

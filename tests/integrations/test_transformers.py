@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import SequentialSampler
+from torch.utils.data import Dataset, SequentialSampler
 
 from integrations.by_hand import Recorder, assert_same, by_hand, distance, extras, parameters
 from risegrad.core.attachment import attach
@@ -45,6 +45,17 @@ def tiny() -> LlamaForCausalLM:
 def tokens() -> Tensor:
     generator = torch.Generator().manual_seed(1)
     return torch.randint(0, 23, (STEPS * ACCUMULATE * MICRO, 6), generator=generator)
+
+
+class OldExamples(Dataset[dict[str, Any]]):
+    """What a model is to keep: the same texts, backwards."""
+
+    def __len__(self) -> int:
+        return len(tokens())
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        row = tokens().flip(1)[number]
+        return {"input_ids": row, "labels": row}
 
 
 def loss(model: nn.Module, number: int) -> Tensor:

@@ -8,6 +8,8 @@ import risegrad
 from curvature.memory.subjects import VOCABULARY, bert, gpt2, t5, with_lora
 from keeping.chat import llama, tokenizer
 from risegrad.keeping import examples as sources
+from risegrad.keeping import looking
+from risegrad.memory.ranks import Ranks
 
 
 class Tokenizer:
@@ -249,6 +251,28 @@ def test_a_tokenizer_is_found_by_the_models_name_or_asked_for(tmp_path):
     twin.name_or_path = str(tmp_path)
     keeper = risegrad.keep(twin, torch.optim.SGD(twin.parameters()), examples=4)
     assert keeper.kept.seen == 4
+
+
+def test_a_sharded_model_does_not_write(monkeypatch):
+    """Its processes would wait for each other where one of them ends a text sooner."""
+    monkeypatch.setattr(looking, "_apart", lambda model, _: (model, Ranks(sharded=True)))
+    model = llama()
+    with pytest.raises(ValueError, match=r"old is needed: a sharded model .* before fully_shard"):
+        risegrad.keep(model, torch.optim.SGD(model.parameters()), tokenizer=tokenizer())
+
+
+def test_progress_is_told():
+    seen = []
+    model = llama()
+    risegrad.dreamed(
+        model, tokenizer(), 5, length=4, batch=2, progress=lambda *both: seen.append(both)
+    )
+    assert seen == [(2, 5), (3, 5), (5, 5)]
+    keeper = risegrad.keep(
+        model, torch.optim.SGD(model.parameters()), tokenizer=tokenizer(), examples=4
+    )
+    assert keeper.report()["seconds_per_dream"] > 0
+    assert str(keeper).splitlines()[1].endswith(" s for each example it wrote itself")
 
 
 def trained(change, dtype=torch.float32):

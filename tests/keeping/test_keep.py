@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import pickle
 
 import pytest
 import torch
@@ -13,8 +14,8 @@ from torch.nn.functional import cross_entropy, kl_div
 import risegrad
 from risegrad.keeping import answers as answers_module
 from risegrad.keeping.answers import TOP, features, predictions
-from risegrad.keeping.examples import ROOM, count, split, taken
-from risegrad.keeping.pull import strength_after
+from risegrad.keeping.examples import ROOM, TOKENS, count, split, taken
+from risegrad.keeping.pull import pulled, strength_after
 
 
 def generator(seed=0):
@@ -347,7 +348,7 @@ def test_damaged_and_foreign_folders_are_refused(tmp_path):
     with pytest.raises(ValueError, match="another settings: budget: saved"):
         kept(resume=tmp_path)
     other = nn.Sequential(nn.Linear(4, 3)).double()
-    with pytest.raises(ValueError, match="not one of this model"):
+    with pytest.raises(ValueError, match="is of another model: layers: saved '3 layers, "):
         kept(other, resume=tmp_path, budget=0.1)
     for name in ("examples.safetensors", "keeper.json", "memory.safetensors"):
         content = (tmp_path / name).read_bytes()
@@ -401,6 +402,102 @@ def test_a_failed_pull_changes_nothing(monkeypatch):
     assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), before[1], strict=True))
     assert optimizer.state_dict()["state"][0]["step"] == state["state"][0]["step"]
     assert model.training
+    assert keeper.state_dict() == {"steps": 1, "pulls": 1, "strength": 1.0}
+
+
+def seen_by(model, *steps):
+    """In which precision the first layer ran in each of these."""
+    found = []
+    handle = model[0].register_forward_hook(lambda _, __, out: found.append(out.dtype))
+    for run in steps:
+        run()
+        found.append(None)
+    handle.remove()
+    return [{*part} for part in split_at_none(found)]
+
+
+def split_at_none(found):
+    parts = [[]]
+    for item in found:
+        if item is None:
+            parts.append([])
+        else:
+            parts[-1].append(item)
+    return parts[:-1]
+
+
+def test_the_pull_has_the_precision_of_the_training_forward_pass():
+    model = net().float()
+    optimizer = sgd(model)
+    kept(model, optimizer, [inputs().float()])
+
+    def forward(dtype):
+        x, y = task()
+        with torch.autocast("cpu", dtype, enabled=dtype is not None):
+            cross_entropy(model(x.float()).float(), y).backward()
+
+    for dtype in (torch.bfloat16, None):
+        _, pulled = seen_by(model, lambda dtype=dtype: forward(dtype), optimizer.step)
+        assert pulled == {dtype or torch.float32}
+    with torch.no_grad():
+        model.eval()(inputs().float())  # no training: nothing is learned from it
+    with torch.autocast("cpu", torch.bfloat16):  # nor from where the step is made
+        assert seen_by(model, optimizer.step) == [{torch.float32}]
+
+
+def test_references_have_the_precision_of_where_keep_is_called():
+    model = net().float()
+    with torch.autocast("cpu", torch.bfloat16):
+        (seen,) = seen_by(model, lambda: kept(model, sgd(model), [inputs().float()], damping=None))
+    assert seen == {torch.bfloat16}
+
+
+def test_small_gradients_survive_float16():
+    """The gradients of a mean over many tokens are below what float16 can hold."""
+    found = {}
+    for dtype in (torch.float16, None):
+        model = net().float()
+        keeper = kept(model, sgd(model), [inputs().float()], damping=None)
+        moved(model, 1e-3)
+        keeper._look.precision.dtype = dtype or torch.bfloat16
+        keeper._look.precision.enabled = dtype is not None
+        with keeper._look.quietly():
+            small = (1e-5 * loss for loss in keeper._next_losses())
+            found[dtype] = pulled(small, keeper._look, [*model.parameters()])
+    pairs = zip(found[torch.float16], found[None], strict=True)
+    for one, other in pairs:
+        assert 0 < other.abs().max() < 6e-8  # the smallest number of float16
+        torch.testing.assert_close(one, other, rtol=0.5, atol=0.5 * float(other.abs().max()))
+
+
+def test_a_kept_model_can_be_copied_pickled_and_compiled_as_one_graph():
+    model = net().float()
+    optimizer = sgd(model)
+    keeper = kept(model, optimizer, [inputs().float()])
+    for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        copied(inputs().float())
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    for dtype in (None, torch.bfloat16):
+        with torch.autocast("cpu", dtype, enabled=dtype is not None):
+            compiled(inputs().float())
+        assert keeper._look.precision.enabled == (dtype is not None)
+
+
+def test_texts_are_grouped_by_length_without_their_padding():
+    lengths = torch.tensor([3, 90, 5, 90, 4, 90, 90, 2, 90, 90, 90, 90])
+    mask = (torch.arange(120) < lengths[:, None]).long()
+    ids = torch.arange(12)[:, None] * mask
+    labels = ids.masked_fill(mask == 0, -100)
+    batch = {"input_ids": ids, "attention_mask": mask, "labels": labels, "other": lengths}
+    to_pull, to_hold = split([batch], seed=0)
+    groups = [*to_pull, *to_hold]
+    assert sum(len(g["other"]) for g in groups) == 12
+    for group in groups:
+        width = int(group["other"].max())
+        assert group["input_ids"].shape == group["labels"].shape == (len(group["other"]), width)
+        assert group["input_ids"].numel() <= TOKENS
+    order = torch.cat([group["other"] for group in to_pull])
+    assert torch.equal(order, order.sort().values)
 
 
 def test_what_was_learned_is_kept_too():

@@ -26,6 +26,11 @@ def inputs(seed, n):
     return torch.randn(n, 6, generator=generator(seed), dtype=torch.float64)
 
 
+def uneven():
+    """Batches of which one process runs more than the other in a pull."""
+    return [inputs(1, 10), inputs(3, 25), inputs(4, 5)]
+
+
 def moved(model):
     drawn = generator(5)
     whole = {
@@ -52,7 +57,7 @@ def job(rank, size, engine):
     else:
         fully_shard(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    keeper = risegrad.keep(model, optimizer, [inputs(1, 40)], damping=None, examples=40, budget=5.0)
+    keeper = risegrad.keep(model, optimizer, uneven(), damping=None, examples=40, budget=5.0)
     moved(model)
     x, labels = inputs(2, 4 * size).chunk(size)[rank], torch.arange(4) % 3
     for _ in range(2):
@@ -68,10 +73,12 @@ def test_as_one_process_with_all_shares(processes, engine):  # noqa: F811
     before = begun()
     model = copy.deepcopy(before)
     keeper = risegrad.keep(
-        model, torch.optim.SGD(model.parameters()), [inputs(1, 40)], damping=None, examples=40
+        model, torch.optim.SGD(model.parameters()), uneven(), damping=None, examples=40
     )
     moved(model)
     labels = torch.arange(4).repeat(2) % 3
+    lengths = [len(taken(keeper.kept.pulled, number, 0)) for number in range(4)]
+    assert lengths[0] != lengths[1] or lengths[2] != lengths[3]
     for number in range(2):
         shares = [taken(keeper.kept.pulled, 2 * number + rank, 0) for rank in range(2)]
         each = [pull_by_hand(model, before, groups, clip=False) for groups in shares]

@@ -1,4 +1,4 @@
-"""RISE and memories in Avalanche: plugins for every strategy that trains by gradients."""
+"""RISE and ``risegrad.keep`` in Avalanche: plugins for every strategy that trains by gradients."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from torch.utils.data import DataLoader
 from risegrad.core.attachment import Attachment, On, attach
 from risegrad.core.optimizers import unwrapped
 from risegrad.core.shapers import Shaper
+from risegrad.keeping.keep import keep
+from risegrad.keeping.keeper import Keeper
 from risegrad.memory.examples import SEED
-from risegrad.memory.informed import Informed, right_place
-from risegrad.memory.memory import DAMPING, Memory
-from risegrad.memory.remembering import remember
+from risegrad.moved import gone
 
 try:
     from avalanche.core import SupervisedPlugin
@@ -50,45 +50,33 @@ class RisePlugin(SupervisedPlugin):  # type: ignore[misc]
             self.handle.cover(strategy.model.named_parameters())
 
 
-class InformedPlugin(SupervisedPlugin):  # type: ignore[misc]
-    """Remembers each experience when it was learned, and shapes the steps of the next by it.
+class KeepPlugin(SupervisedPlugin):  # type: ignore[misc]
+    """Keeps what each experience taught: ``Naive(..., plugins=[KeepPlugin()])``.
 
-    ``examples``: how many of each experience are remembered; ``memory``: what is to be kept from
-    the start; ``how`` goes to ``risegrad.remember`` (``of``, ``rank``, ``predict``, ...). The first
-    experience is trained plainly unless there is a memory.
+    ``old``: examples of what the model knows before the first experience, which is else trained
+    plainly; ``how`` goes to ``risegrad.keep`` (``examples``, ``budget``, ``predict``, ...).
+    ``keeper`` is there once anything is kept.
     """
 
-    def __init__(
-        self,
-        damping: float = DAMPING,
-        examples: int = 256,
-        memory: Memory | None = None,
-        q: int | None = None,
-        **how: Any,
-    ) -> None:
+    def __init__(self, old: Any = None, **how: Any) -> None:
         super().__init__()
-        self.damping, self.examples, self.q, self.how = damping, examples, q, how
-        self.memory = memory
-        """All that was remembered so far."""
-        self.handle: Attachment | None = None
+        self.old, self.how = old, how
+        self.keeper: Keeper | None = None
 
     def before_training_exp(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
-        """Shape by what is remembered now."""
-        if self.handle is not None:
-            self.handle.detach()
-        if self.memory is not None:
-            shaper = Informed(self.memory, self.damping, q=self.q)
-            optimizer = unwrapped(strategy.optimizer)
-            named = strategy.model.named_parameters()
-            self.handle = attach(optimizer, shaper, named, right_place(optimizer))
+        """Keep what is known from the start, and cover what the experience added."""
+        if self.keeper is None and self.old is not None:
+            self.keeper = keep(strategy.model, strategy.optimizer, self.old, **self.how)
+        elif self.keeper is not None and self.keeper.handle is not None:
+            self.keeper.handle.cover(strategy.model.named_parameters())
 
     def after_training_exp(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
-        """Add what was learned."""
-        data = strategy.experience.dataset.eval()
-        count = min(self.examples, len(data))
-        batches = _pairs(data, strategy.train_mb_size)
-        learned = remember(strategy.model, batches, examples=count, **self.how)
-        self.memory = learned if self.memory is None else self.memory + learned
+        """Keep what was learned, before a head grows for what comes next."""
+        learned = _pairs(strategy.experience.dataset.eval(), strategy.train_mb_size)
+        if self.keeper is None:
+            self.keeper = keep(strategy.model, strategy.optimizer, learned, **self.how)
+        else:
+            self.keeper.then(learned, strategy.optimizer)
 
 
 def _pairs(data: Any, size: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -96,3 +84,6 @@ def _pairs(data: Any, size: int) -> Iterator[tuple[Tensor, Tensor]]:
     generator = torch.Generator().manual_seed(SEED)
     for inputs, target, *_ in DataLoader(data, size, shuffle=True, generator=generator):
         yield inputs, target
+
+
+__getattr__ = gone(__name__)

@@ -1,4 +1,4 @@
-"""What the callbacks of all trainers share: attach while training lasts, remember, measure."""
+"""What the callbacks of all trainers share: attach while training lasts, keep, measure."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ from risegrad.integrations.forgetting_meter import (
 )
 from risegrad.integrations.kept_scores import Metric, Scoring
 from risegrad.integrations.records import MeteredRun, short, sign
-from risegrad.memory.informed import Informed, right_place
-from risegrad.memory.memory import DAMPING, Memory, check_memory
-from risegrad.memory.remembering import remember
-from risegrad.memory.sides import not_told_by_names
+from risegrad.keeping.keep import keep
+from risegrad.keeping.keeper import Keeper
+from risegrad.memory.memory import Memory, check_memory
 
 Prepare = Callable[[Any], Any]
 """From what a person gave to batches, as the trainer makes its own."""
@@ -51,52 +50,58 @@ class Attaching:
         self._optimizer = None
 
 
-class MemoryInTraining(Attaching):
-    """``keep``: what must be kept, a dataset or list of texts, messages, prompts and completions or
-    tokenized examples, or a list or loader of batches; or ``memory``, one that is ready. ``then``:
-    what to remember when training ends, for the next task; ``tokenizer``: for texts, where the
-    trainer has none; ``how`` goes to ``risegrad.remember`` (``examples``, ``of``, ...).
+RECENT = 10
+"""Steps for which a drift that was measured is logged again: measuring takes a forward pass."""
+
+
+class KeepInTraining:
+    """``old``: examples in any form that the trainer takes, or None: what the model writes itself.
+    ``how`` goes to ``risegrad.keep`` (``budget``, ``examples``, ``tokenizer``, ...).
+
+    Used for several trainings one after the other, it keeps what each of them learned: ``then``
+    examples of it, by default the ones it was trained on. ``keeper`` is there from the first on.
     """
 
-    def __init__(
+    def __init__(self, old: Any = None, *, then: Any = None, **how: Any) -> None:
+        self.old, self.then, self.how = old, then, how
+        self.keeper: Keeper | None = None
+        self._learned: Callable[[], Any] = lambda: None
+
+    def _keep(
         self,
-        keep: Any = None,
-        damping: float = DAMPING,
-        memory: Memory | None = None,
-        q: int | None = None,
-        then: Any = None,
-        tokenizer: Any = None,
+        model: nn.Module,
+        optimizer: Optimizer,
+        prepare: Prepare,
+        loader: Any,
+        resume: Path | None = None,
         **how: Any,
-    ) -> None:
-        if (keep is None) == (memory is None):
-            raise ValueError("give keep (examples to be remembered) or memory (a ready one)")
-        self.keep, self.damping, self.q, self.then, self.how = keep, damping, q, then, how
-        self.tokenizer = tokenizer
-        self.memory = memory
-        """What shapes the steps; after training with ``then``, what the next task should keep."""
+    ) -> Keeper:
+        """Keep when a training begins; ``loader`` is what it trains on."""
+        if self.keeper is not None:
+            self.keeper.detach()  # a training that an exception ended has left it
+        how |= self.how
+        if resume is not None:
+            self.keeper = keep(model, optimizer, resume=resume, **how)
+        elif self.keeper is not None and self.keeper.model is model:
+            self.keeper.then(self._learned(), optimizer)
+        else:
+            ready = self.old is None or isinstance(self.old, Memory)
+            self.keeper = keep(model, optimizer, self.old if ready else prepare(self.old), **how)
+        then = getattr(loader, "dataset", None) if self.then is None else self.then
+        self._learned = lambda: None if then is None else prepare(then)
+        return self.keeper
 
-    def _remember(self, model: nn.Module, prepare: Prepare) -> Memory:
-        if self.memory is None:
-            self.memory = remember(model, prepare(self.keep), **self.how)
-        return self.memory
+    def _running(self) -> Keeper:
+        if self.keeper is None:
+            raise ValueError("nothing is kept yet: training has not begun")
+        return self.keeper
 
-    @property
-    def _shaping(self) -> Memory | None:
-        """The memory that shapes (or last shaped), without what ``then`` has added since."""
-        used = None if self.handle is None else self.handle.shaper
-        return used.memory if isinstance(used, Informed) else None
-
-    def _attach(self, model: nn.Module, optimizer: Optimizer) -> None:
-        assert self.memory is not None
-        if optimizer is self._optimizer and self._shaping is self.memory:
-            return
-        exempt = not_told_by_names(model)
-        shaper = Informed(self.memory, self.damping, q=self.q, exempt=exempt)
-        self._put_on(model, optimizer, shaper, right_place(optimizer))
-
-    def _add(self, model: nn.Module, prepare: Prepare) -> None:
-        if self.then is not None and self.memory is not None:
-            self.memory = self.memory + remember(model, prepare(self.then), **self.how)
+    def _kept_numbers(self) -> dict[str, float]:
+        """For a line of the log."""
+        keeper = self._running()
+        drift = keeper.drift(within=RECENT)
+        found = {"keep/strength": keeper.strength, "keep/c": keeper.factor or 1.0}
+        return found if drift is None else {"keep/drift": drift.mean, **found}
 
 
 class ForgettingInTraining:

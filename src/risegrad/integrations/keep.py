@@ -10,12 +10,12 @@ from torch import nn
 from torch.optim import Optimizer
 
 from risegrad.core.optimizers import unwrapped
+from risegrad.integrations.callbacks import KeepInTraining
 from risegrad.integrations.records import sign_kept
-from risegrad.integrations.transformers import make_card, reporters_of, text_form
+from risegrad.integrations.transformers import make_card, preparing, reporters_of
 from risegrad.keeping.keep import keep
-from risegrad.keeping.keeper import KEY, Keeper
+from risegrad.keeping.keeper import KEY
 from risegrad.keeping.report import report_of
-from risegrad.memory.examples import prepared
 
 try:
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -27,50 +27,39 @@ except ImportError as error:
 
 FOLDER = "risegrad-keep"
 """In the output folder: a resumed run must keep what it began with."""
-RECENT = 10
-"""Steps for which a drift that was measured is logged again: measuring takes a forward pass."""
 
 
-class KeepCallback(TrainerCallback):
+class KeepCallback(KeepInTraining, TrainerCallback):
     """``SFTTrainer(..., callbacks=[KeepCallback()])``: the model keeps what it knows.
 
-    ``old``: examples in any form that the Trainer takes, or None: what the model writes itself. The
-    other arguments are those of ``risegrad.keep``; the tokenizer is the Trainer's. A line of the
-    log has ``keep/drift``, ``keep/strength`` and ``keep/c``; the model card says how it ended.
-
-    Used for several trainings one after the other, it keeps what each of them learned: ``then``
-    examples of it, by default the ones it was trained on. ``keeper`` is there from the first on.
+    ``KeepCallback(old=None, *, then=None, **how)``: see ``KeepInTraining``; the tokenizer is the
+    Trainer's. A line of the log has ``keep/drift``, ``keep/strength`` and ``keep/c``; the model
+    card says how it ended.
     """
-
-    def __init__(self, old: Any = None, *, then: Any = None, **how: Any) -> None:
-        self.old, self.then, self.how = old, then, how
-        self.keeper: Keeper | None = None
-        self._learned: Any = None
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Keep, or go on keeping where a resumed run was."""
-        model, optimizer = kwargs["model"], unwrapped(kwargs["optimizer"])
+        optimizer = unwrapped(kwargs["optimizer"])
         self._reporters = reporters_of(args)
         folder = Path(args.output_dir or ".") / FOLDER
-        if self.keeper is not None:
-            self.keeper.detach()  # a training that an exception ended has left it
-        if state.global_step:
-            how = self._how(args)
-            self.keeper = _resumed(model, optimizer, folder, state.global_step, how)
-        elif self.keeper is not None and self.keeper.model is model:
-            self.keeper.then(self._learned, optimizer)
-        else:
-            old = None if self.old is None else self._prepared(self.old, args, kwargs)
-            how = {"tokenizer": kwargs.get("processing_class")} | self._how(args)
-            self.keeper = keep(model, optimizer, old, **how)
-        then = self.then
-        if then is None:
-            then = getattr(kwargs.get("train_dataloader"), "dataset", None)
-        self._learned = None if then is None else self._prepared(then, args, kwargs)
-        if state.is_world_process_zero:
-            self.keeper.save(folder)
+        resumed = state.global_step > 0
+        if resumed:
+            _check_kept(optimizer, folder, state.global_step)
+        tokenizer = self.how.get("tokenizer", kwargs.get("processing_class"))
+        keeper = self._keep(
+            kwargs["model"],
+            optimizer,
+            preparing(args, kwargs, tokenizer),
+            kwargs.get("train_dataloader"),
+            resume=folder if resumed else None,
+            tokenizer=tokenizer,
+            # The Trainer shows callbacks the model without DDP around it.
+            together=args.world_size > 1 or None,
+        )
+        if state.is_world_process_zero and not resumed:
+            keeper.save(folder)
 
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -79,7 +68,7 @@ class KeepCallback(TrainerCallback):
         logs = kwargs.get("logs") or {}
         if "loss" not in logs:
             return
-        numbers = self._numbers()
+        numbers = self._kept_numbers()
         logs.update(numbers)
         state.log_history[-1].update(numbers)
         for reporter in self._reporters:  # the Trainer's own have had the line already
@@ -91,7 +80,7 @@ class KeepCallback(TrainerCallback):
         """Say how it went, in the log, in the output folder and its model card; detach."""
         keeper = self._running()
         report = report_of(keeper)
-        state.log_history.append({**self._numbers(), "step": state.global_step})
+        state.log_history.append({**self._kept_numbers(), "step": state.global_step})
         if state.is_world_process_zero:
             folder = Path(args.output_dir or ".")
             folder.mkdir(parents=True, exist_ok=True)
@@ -100,31 +89,9 @@ class KeepCallback(TrainerCallback):
             print(report, report.sentence, sep="\n")
         keeper.detach()
 
-    def _running(self) -> Keeper:
-        if self.keeper is None:
-            raise ValueError("nothing is kept yet: training has not begun")
-        return self.keeper
 
-    def _numbers(self) -> dict[str, float]:
-        keeper = self._running()
-        drift = keeper.drift(within=RECENT)
-        found = {"keep/strength": keeper.strength, "keep/c": keeper.factor or 1.0}
-        return found if drift is None else {"keep/drift": drift.mean, **found}
-
-    def _prepared(self, given: Any, args: TrainingArguments, kwargs: Mapping[str, Any]) -> Any:
-        tokenizer = self.how.get("tokenizer", kwargs.get("processing_class"))
-        form = text_form(args, tokenizer)
-        return prepared(given, kwargs["model"], form, kwargs.get("train_dataloader"))
-
-    def _how(self, args: TrainingArguments) -> dict[str, Any]:
-        # The Trainer shows callbacks the model without DDP around it.
-        return {"together": args.world_size > 1 or None} | self.how
-
-
-def _resumed(
-    model: nn.Module, optimizer: Optimizer, folder: Path, step: int, how: Mapping[str, Any]
-) -> Keeper:
-    if not isinstance(optimizer.param_groups[0].get(KEY), Mapping):
+def _check_kept(optimizer: Optimizer, folder: Path, step: int) -> None:
+    if not isinstance(optimizer.param_groups[0].get(KEY), Mapping | str):
         raise ValueError(
             f"training goes on from step {step} of a run that did not keep, so what it knew "
             "then is gone: begin anew, or resume without KeepCallback"
@@ -133,7 +100,6 @@ def _resumed(
         raise ValueError(
             f"training goes on from step {step}, and what it kept is not at {str(folder)!r}"
         )
-    return keep(model, optimizer, resume=folder, **how)
 
 
 def create_keep_optimizer(

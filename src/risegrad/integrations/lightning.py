@@ -1,11 +1,13 @@
-"""RISE, memories and a meter of forgetting in Lightning, as callbacks."""
+"""RISE, ``risegrad.keep`` and a meter of forgetting in Lightning, as callbacks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -15,14 +17,14 @@ from risegrad.core.shapers import Shaper
 from risegrad.integrations.callbacks import (
     Attaching,
     ForgettingInTraining,
-    MemoryInTraining,
+    KeepInTraining,
     Prepare,
 )
 from risegrad.integrations.forgetting_meter import MeterReading
 from risegrad.integrations.kept_scores import KeptScore
+from risegrad.keeping.report import report_of
 from risegrad.memory.examples import TextForm, prepared
-from risegrad.memory.files import packed, unpacked
-from risegrad.memory.memory import Memory
+from risegrad.moved import gone
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -55,37 +57,77 @@ class RiseCallback(Attaching, Callback):
         self._take_off()
 
 
-class RememberCallback(MemoryInTraining, Callback):
-    """Remembers ``keep`` when training begins and shapes every step by it.
+class KeepCallback(KeepInTraining, Callback):
+    """``Trainer(callbacks=[KeepCallback(old)])``: the module keeps what it knows.
 
-    ``RememberCallback(keep, damping=0.3, memory=None, q=None, then=None, tokenizer=None, **how)``:
-    see ``MemoryInTraining``. The module is called as ``module(inputs)`` with what a batch holds
-    first; ``predict=`` reads any other form. The memory lies in the callback's part of each
-    checkpoint, so a resumed run has the one it began with.
+    ``KeepCallback(old=None, *, then=None, **how)``: see ``KeepInTraining``. The module is called as
+    ``module(inputs)`` with what a batch holds first; ``predict=`` reads any other form. The loggers
+    get ``keep/drift``, ``keep/strength`` and ``keep/c``. What is kept lies in the callback's part
+    of each checkpoint, so a resumed run goes on with it.
     """
 
+    _resumed: Mapping[str, Tensor] | None = None
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Remember what must be kept, and attach to the only optimizer."""
-        self._remember(pl_module, _preparing(trainer, pl_module, self.tokenizer))
-        self._attach(pl_module, _only_optimizer(self, trainer))
+        """Keep, or go on keeping where a resumed run was."""
+        optimizer = _only_optimizer(self, trainer)
+        if trainer.ckpt_path is not None and not self._resumed:
+            raise ValueError(
+                "training goes on from a checkpoint of a run that did not keep, so what it knew "
+                "then is gone: begin anew, or resume without KeepCallback"
+            )
+        prepare = _preparing(trainer, pl_module, self.how.get("tokenizer"))
+        with TemporaryDirectory() as folder, trainer.precision_plugin.forward_context():
+            for name, content in (self._resumed or {}).items():
+                (Path(folder) / name).write_bytes(content.numpy().tobytes())
+            self._keep(
+                pl_module,
+                optimizer,
+                prepare,
+                trainer.train_dataloader,
+                resume=Path(folder) if self._resumed else None,
+                together=trainer.world_size > 1 or None,
+            )
+        self._resumed = None
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *batch: Any) -> None:
+        """Log how well it keeps."""
+        step = self._running().steps
+        if step != self._logged and step % trainer.log_every_n_steps == 0:
+            self._log(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Add what was learned to the memory, if that was asked for."""
-        self._add(pl_module, _preparing(trainer, pl_module, self.tokenizer))
+        """Say how it went."""
+        report = report_of(self._running())
+        if report.steps != self._logged:
+            self._log(trainer)
+        if trainer.is_global_zero:
+            print(report, report.sentence, sep="\n")
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Detach: the last checkpoint is saved."""
-        self._take_off()
+        if self.keeper is not None:
+            self.keeper.detach()
 
     def state_dict(self) -> dict[str, Any]:
-        """The memory that shapes, so that a resumed run has the same."""
-        return {} if self._shaping is None else {"memory": packed(self._shaping)}
+        """The files of the keeper's folder, so that a resumed run keeps the same."""
+        if self.keeper is None:
+            return {}
+        with TemporaryDirectory() as folder:
+            self.keeper.save(folder)
+            files = {path.name: bytearray(path.read_bytes()) for path in Path(folder).iterdir()}
+        return {name: torch.frombuffer(held, dtype=torch.uint8) for name, held in files.items()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take the memory of the run that is resumed."""
-        if self.keep is not None:  # a ready memory stays: the optimizer's state tells whether it is
-            held = state_dict.get("memory")
-            self.memory = self.memory if held is None else Memory(**unpacked(held))
+        """Take those of the run that is resumed."""
+        self._resumed = state_dict
+
+    _logged = 0
+
+    def _log(self, trainer: Trainer) -> None:
+        self._logged = self._running().steps
+        for logger in trainer.loggers:
+            logger.log_metrics(self._kept_numbers(), step=trainer.global_step)
 
 
 class ForgettingCallback(ForgettingInTraining, Callback):
@@ -177,7 +219,10 @@ def _only_optimizer(callback: Callback, trainer: Trainer) -> Optimizer:
     if len(trainer.optimizers) != 1:
         raise ValueError(
             f"{type(callback).__name__} needs one optimizer, the module has "
-            f"{len(trainer.optimizers)}: call risegrad.attach in configure_optimizers for those "
-            "that should be shaped"
+            f"{len(trainer.optimizers)}: call risegrad.attach or risegrad.keep in "
+            "configure_optimizers for those that should be shaped"
         )
     return unwrapped(trainer.optimizers[0])
+
+
+__getattr__ = gone(__name__)

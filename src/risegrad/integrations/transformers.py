@@ -1,30 +1,26 @@
-"""RISE, memories and a meter of forgetting in the Hugging Face ``Trainer``, as callbacks."""
+"""RISE and a meter of forgetting in the Hugging Face ``Trainer``, as callbacks."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import nn
-from torch.optim import Optimizer
 
 from risegrad.core.attachment import Attachment, On
 from risegrad.core.optimizers import unwrapped
-from risegrad.core.saved_state import saved_settings
 from risegrad.core.shapers import Shaper
 from risegrad.integrations.callbacks import (
     Attaching,
     ForgettingInTraining,
-    MemoryInTraining,
     Prepare,
 )
 from risegrad.integrations.forgetting_meter import MeterReading
 from risegrad.integrations.kept_scores import KeptScore
 from risegrad.integrations.records import sign
 from risegrad.memory.examples import TextForm, prepared
-from risegrad.memory.memory import Memory
+from risegrad.moved import gone
 
 try:
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -70,68 +66,6 @@ class RiseCallback(Attaching, TrainerCallback):
         self._take_off()
 
 
-FILE = "risegrad-memory.safetensors"
-"""In the output folder: a resumed run must have the memory it began with."""
-
-
-class RememberCallback(MemoryInTraining, TrainerCallback):
-    """Remembers ``keep`` when training begins and shapes every step by it.
-
-    ``RememberCallback(keep, damping=0.3, memory=None, q=None, then=None, tokenizer=None, **how)``:
-    see ``MemoryInTraining``. Texts are prepared as TRL's SFTTrainer prepares its own, with the
-    Trainer's ``processing_class``; other examples go through the Trainer's own collator, without
-    the columns that the model does not take. What the Trainer saves is what it saves without the
-    callback.
-    """
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Remember what must be kept, and attach to the optimizer."""
-        path, optimizer = Path(args.output_dir or ".") / FILE, unwrapped(kwargs["optimizer"])
-        if state.global_step:
-            self._look_back(path, state.global_step, optimizer)
-        memory = self._remember(kwargs["model"], _preparing(args, kwargs, self.tokenizer))
-        self._attach(kwargs["model"], optimizer)
-        if state.is_world_process_zero:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            memory.save(path)
-
-    def _look_back(self, path: Path, step: int, optimizer: Optimizer) -> None:
-        """Take the memory that a resumed run began with, if the state it resumes from had one.
-
-        A file in the folder may be that of an earlier run.
-        """
-        shaping = self._shaping
-        if optimizer is self._optimizer:  # still attached: it has checked what was loaded
-            self.memory = shaping
-            return
-        began = [s["memory"] for s in saved_settings(optimizer.param_groups) if "memory" in s]
-        if shaping is not None and shaping.hash in began:
-            self.memory = shaping
-        elif began and self.keep is not None and (self.memory is None or path.is_file()):
-            self.memory = _first_memory(path, step)
-        elif self.memory is None:
-            warnings.warn(
-                f"training goes on from step {step} of a run that no memory shaped, or whose "
-                "optimizer was not saved: what the model does now is what will be kept",
-                stacklevel=2,
-            )
-
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Detach, and add what was learned to the memory, if that was asked for."""
-        self._take_off()
-        self._add(kwargs["model"], _preparing(args, kwargs, self.tokenizer))
-
-    def on_save(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Settings ride in the checkpoint's folder."""
-        _sign_checkpoint(args, state, self.handle)
-
-
 class ForgettingCallback(ForgettingInTraining, TrainerCallback):
     """Scores what must be kept before, during and after training.
 
@@ -152,7 +86,7 @@ class ForgettingCallback(ForgettingInTraining, TrainerCallback):
     ) -> None:
         """Score everything; a resumed run counts from where it first began."""
         self._reporters = reporters_of(args)
-        prepare = _preparing(args, kwargs, self.tokenizer)
+        prepare = preparing(args, kwargs, self.tokenizer)
         reading = self._begin(kwargs["model"], [kwargs["optimizer"]], prepare, state)
         if state.global_step:
             meter = self._running()
@@ -268,7 +202,8 @@ def make_card(model: nn.Module, folder: Path) -> None:
         make(str(folder))
 
 
-def _preparing(args: TrainingArguments, kwargs: Mapping[str, Any], tokenizer: Any) -> Prepare:
+def preparing(args: TrainingArguments, kwargs: Mapping[str, Any], tokenizer: Any) -> Prepare:
+    """As the Trainer prepares what it trains on; ``kwargs`` are those of a callback's event."""
     form = text_form(args, kwargs.get("processing_class") if tokenizer is None else tokenizer)
     model, loader = kwargs["model"], kwargs.get("train_dataloader")
     return lambda given: prepared(given, model, form, loader)
@@ -304,10 +239,4 @@ def _sign_checkpoint(
         sign(folder, [handle.settings()])
 
 
-def _first_memory(path: Path, step: int) -> Memory:
-    if not path.is_file():
-        raise ValueError(
-            f"training goes on from step {step}, and the memory it began with is not at "
-            f"{str(path)!r}: what the model does now is not what was to be kept; give memory"
-        )
-    return Memory.load(path)
+__getattr__ = gone(__name__)

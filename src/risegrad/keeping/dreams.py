@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
@@ -17,6 +17,8 @@ from risegrad.core.undisturbed import Generators
 from risegrad.curvature.batches import IGNORED
 from risegrad.curvature.objective import evaluating
 from risegrad.memory.examples import kind_of
+from risegrad.memory.ranks import Ranks
+from risegrad.memory.remembering import Progress, shown
 
 MARK = "[[risegrad]]"
 """Stands for a question, to see what the template puts before and after one."""
@@ -84,7 +86,6 @@ def _messages(question: str, system: str | None) -> list[dict[str, str]]:
 
 
 Batch = dict[str, Tensor]
-Progress = Callable[[int, int], None]
 LONGER = 3
 """How many times as long the longer half of a chat model's answers may be: a model that was only
 kept to short answers would forget how to write several sentences."""
@@ -104,7 +105,7 @@ def dreamed(
     batch: int = 16,
     temperature: float = 1.0,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Progress | bool = True,
 ) -> list[Batch]:
     """Batches for ``remember`` and ``keep``, ``n`` examples in all, in transformers' form.
 
@@ -115,7 +116,8 @@ def dreamed(
 
     Tokens are drawn from the model's own probabilities (at ``temperature``), whatever its
     ``generation_config`` asks for; what comes out empty or as one repeated token is drawn again.
-    Nothing of the model or of the global random state is changed.
+    ``progress``: a bar if it takes long, False for none, or ``progress(examples, n)``. Nothing of
+    the model or of the global random state is changed.
     """
     check_positive_int("n", n)
     check_positive_int("batch", batch)
@@ -133,7 +135,7 @@ def dreamed(
     found: list[Batch] = []
     done = 0
     try:
-        with evaluating(model):
+        with evaluating(model), shown(progress, n, Ranks(), "examples the model writes") as told:
             for count, most in _plan(n, batch, length, halves=chat is not None):
                 generators.seed(mix(seed, done) % 2**63)  # transformers draws from the global one
                 turns = None if prompts is None else [
@@ -144,8 +146,7 @@ def dreamed(
                 else:
                     found.append(writer.chats(chat, turns, count, length, most))
                 done += count
-                if progress is not None:
-                    progress(done, n)
+                told(done, n)
     finally:
         generators.put_back()
     return found

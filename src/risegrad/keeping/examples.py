@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from risegrad.common.checks import check_int, check_number
 from risegrad.common.imports import need
 from risegrad.common.seeds import generator_for
-from risegrad.curvature.batches import moved, size_of
+from risegrad.curvature.batches import IGNORED, moved, size_of
 from risegrad.curvature.targets import unwrapped
 from risegrad.keeping.answers import Answers, features, predictions
 from risegrad.keeping.dreams import dreamed
@@ -22,10 +23,18 @@ from risegrad.memory.factor import check_damping
 from risegrad.memory.memory import DAMPING, Memory
 from risegrad.memory.outputs import Of, Reading
 from risegrad.memory.ranks import Ranks, rounds
-from risegrad.memory.remembering import remember
+from risegrad.memory.remembering import remember, shown
 
 PULLED = 8
 """Examples of one pull."""
+TOKENS = 512
+"""Tokens of a group at most, with its padding: the scores of a large vocabulary are most of what a
+pass needs memory for."""
+LENGTH = 40
+"""Tokens of a question and of a short answer that a model writes itself; the others are longer."""
+ROWS = 4096
+"""Predictions that a memory is made of, at most: more hardly change it and take as long as training
+on them."""
 HELD_OUT = 5
 """Of how many examples one is held out: never pulled with nor remembered, for the drift."""
 ROOM = 8
@@ -40,8 +49,8 @@ class Group:
     batch: Any
     answers: Answers
     examples: int
-    counts: tuple[int, ...] = ()
-    """The rows of each example, of those held out."""
+    counts: tuple[int, ...]
+    """The rows of each example."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +61,8 @@ class Kept:
     held: tuple[Group, ...]
     seen: int
     """Examples that were given so far, those that made room included."""
+    seconds_per_dream: float | None = None
+    """What it took the model to write one itself; None if it did not, or was resumed."""
 
     def joined(self, new: Kept, room: int, seed: int) -> Kept:
         """With those of another task, at random so many of each that ``room`` examples are left."""
@@ -96,7 +107,7 @@ def split(batches: Sequence[Any], seed: int) -> tuple[list[Any], list[Any]]:
         here = order[(order >= start) & (order < start + size)]
         for side, into in zip((False, True), parts, strict=True):
             index = here[held[here] == side] - start
-            into += [chosen(batch, few, size) for few in torch.split(index, PULLED) if len(few)]
+            into += [trimmed(chosen(batch, few, size)) for few in _alike(batch, index, size)]
         start += size
     return parts
 
@@ -112,9 +123,49 @@ def chosen(batch: Any, index: Tensor, size: int) -> Any:
 
 
 def singles(batch: Any) -> Iterator[Any]:
-    """A batch's examples one by one."""
+    """A batch's examples one by one, without their padding."""
     size = size_of(batch)
-    return (chosen(batch, torch.tensor([number]), size) for number in range(size))
+    return (trimmed(chosen(batch, torch.tensor([number]), size)) for number in range(size))
+
+
+def trimmed(batch: Any) -> Any:
+    """Without what is padding at the end of every row."""
+    mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
+    if not isinstance(mask, Tensor) or mask.ndim != 2:
+        return batch
+    most = int(_lengths(batch, len(mask)).max())
+
+    def is_along(value: Any) -> bool:
+        tokens = isinstance(value, Tensor) and (value.ndim == 2 or not value.is_floating_point())
+        return tokens and value.shape[:2] == mask.shape
+
+    return {name: value[:, :most] if is_along(value) else value for name, value in batch.items()}
+
+
+def _alike(batch: Any, index: Tensor, size: int) -> Iterator[Tensor]:
+    """A few examples at a time, of about one length and with not too many tokens."""
+    lengths = _lengths(batch, size)
+    few: list[int] = []
+    for number in index[lengths[index].argsort(stable=True)].tolist():
+        if few and (len(few) == PULLED or (len(few) + 1) * int(lengths[number]) > TOKENS):
+            yield torch.tensor(few)
+            few = []
+        few.append(number)
+    if few:
+        yield torch.tensor(few)
+
+
+def _lengths(batch: Any, size: int) -> Tensor:
+    """The tokens of each example up to its last; 1 of what is no text."""
+    inputs = batch if isinstance(batch, Mapping) else {}
+    mask, labels, ids = (inputs.get(name) for name in ("attention_mask", "labels", "input_ids"))
+    if isinstance(mask, Tensor) and mask.ndim == 2:
+        used = mask != 0
+        if isinstance(labels, Tensor) and labels.shape == mask.shape:
+            used = used | (labels != IGNORED)
+        return (mask.shape[1] - used.flip(1).int().argmax(1)).cpu()
+    width = ids.shape[1] if isinstance(ids, Tensor) and ids.ndim == 2 else 1
+    return torch.full((size,), width)
 
 
 def taken(groups: Sequence[Group], number: int, seed: int) -> Sequence[Group]:
@@ -201,14 +252,17 @@ T = TypeVar("T")
 
 def kept_of(look: Look, old: Any, settings: KeepSettings) -> tuple[Memory | None, Kept]:
     """What the model knows of these examples now: a memory of four fifths, and all its answers."""
-    given = rounds(_batches(look, old, settings), look.device, settings.examples, Ranks())
+    begun = time.perf_counter()
+    raw = _batches(look, old, settings)
+    per_dream = (time.perf_counter() - begun) / settings.examples if old is None else None
+    given = rounds(raw, look.device, settings.examples, Ranks())
     batches = _same(look, [now.batch for now in given])
     if not batches:
         raise ValueError("old must hold examples, got none")
     to_pull, to_hold = split(batches, settings.seed)
     answered, of = _answered(look, [*to_pull, *to_hold])
     pulled, held = (
-        tuple(group for group in groups if len(group.answers.values))
+        tuple(group for group in groups if sum(group.counts))
         for groups in (answered[: len(to_pull)], answered[len(to_pull) :])
     )
     if not pulled or not held:
@@ -217,7 +271,7 @@ def kept_of(look: Look, old: Any, settings: KeepSettings) -> tuple[Memory | None
     if settings.damping is not None:
         memory = remember(
             look.model,
-            to_pull,
+            _some_rows(pulled, settings.seed),
             examples=None,
             of=of,
             predict=settings.predict,
@@ -225,7 +279,19 @@ def kept_of(look: Look, old: Any, settings: KeepSettings) -> tuple[Memory | None
         )
         memory = _same(look, memory)
     seen = sum(map(size_of, batches))
-    return memory, Kept(pulled, tuple(_counted(look, g) for g in held), seen)
+    return memory, Kept(pulled, held, seen, per_dream)
+
+
+def _some_rows(groups: Sequence[Group], seed: int) -> list[Any]:
+    """Batches with about so many rows as a memory needs, at random."""
+    order = torch.randperm(len(groups), generator=generator_for(seed, "keep", "memory"))
+    found: list[Any] = []
+    rows = 0
+    for number in order.tolist():
+        if rows < ROWS:
+            found.append(groups[number].batch)
+            rows += sum(groups[number].counts)
+    return found
 
 
 def _same(look: Look, value: T) -> T:
@@ -240,22 +306,31 @@ def _same(look: Look, value: T) -> T:
 
 @torch.no_grad()
 def _answered(look: Look, batches: Sequence[Any]) -> tuple[list[Group], Of]:
-    with look.quietly():
-        of = look.of(batches[0])
-        if of == "predictions":  # batch by batch: the scores of all would be gigabytes
-            answers = [predictions(look.rows(batch)) for batch in batches]
-        else:
-            answers = features([look.rows(batch) for batch in batches])
-    groups = [Group(b, a, size_of(b)) for b, a in zip(batches, answers, strict=True)]
-    return groups, of
+    found: list[Any] = []
+    counts = []
+    sizes = [size_of(batch) for batch in batches]
+    with look.quietly(), shown(True, sum(sizes), look.ranks, "answers of now") as told:
+        of = look.of(next(singles(batches[0])))
+        for number, (batch, size) in enumerate(zip(batches, sizes, strict=True), 1):
+            rows = look.rows(batch)
+            # At once: the scores of all batches would be gigabytes.
+            found.append(predictions(rows) if of == "predictions" else rows)
+            counts.append(_counts(look, batch, size, len(rows)))
+            told(sum(sizes[:number]), sum(sizes))
+    answers = found if of == "predictions" else features(found)
+    return list(map(Group, batches, answers, sizes, counts)), of
 
 
-@torch.no_grad()
-def _counted(look: Look, group: Group) -> Group:
-    """With the rows of each of its examples: the error of a drift is one over examples."""
-    with look.quietly():
-        counts = tuple(len(look.rows(batch)) for batch in singles(group.batch))
-    return Group(group.batch, group.answers, group.examples, counts)
+def _counts(look: Look, batch: Any, size: int, rows: int) -> tuple[int, ...]:
+    """The rows of each example: the error of a drift is one over examples."""
+    guesses = [torch.ones(size, dtype=torch.long)]
+    labels = batch.get("labels") if isinstance(batch, Mapping) else None
+    if isinstance(labels, Tensor) and labels.ndim == 2:
+        guesses += [(part != IGNORED).sum(1) for part in (labels, labels[:, 1:])]
+    for guess in guesses:
+        if int(guess.sum()) == rows:
+            return tuple(guess.tolist())
+    return tuple(len(look.rows(part)) for part in singles(batch))
 
 
 def _batches(look: Look, old: Any, settings: KeepSettings) -> Any:
@@ -269,6 +344,11 @@ def _batches(look: Look, old: Any, settings: KeepSettings) -> Any:
             f"old is needed: {type(look.model).__name__} does not write text of its own; give "
             "examples of what it is used for (inputs are enough, labels are not needed)"
         )
+    if look.ranks.sharded:
+        raise ValueError(
+            "old is needed: a sharded model (FSDP2) does not write text, because its processes "
+            "would have to end at the same token; call risegrad.dreamed before fully_shard"
+        )
     if tokenizer is None:
         tokenizer = tokenizer_of(look.model)
     return dreamed(
@@ -277,8 +357,10 @@ def _batches(look: Look, old: Any, settings: KeepSettings) -> Any:
         settings.examples,
         prompts=settings.prompts,
         system=settings.system,
+        length=LENGTH,
         batch=32,
         seed=settings.seed,
+        progress=not look.ranks.own,
     )
 
 

@@ -17,6 +17,7 @@ from risegrad.curvature.targets import unwrapped
 from risegrad.keeping.answers import Answers
 from risegrad.keeping.examples import Group, KeepSettings, Kept
 from risegrad.keeping.looking import Look
+from risegrad.memory.layers import all_layers
 from risegrad.memory.memory import Memory
 
 if TYPE_CHECKING:
@@ -90,7 +91,9 @@ def _check_same(what: str, saved: Mapping[str, Any], here: Mapping[str, Any], pa
 
 def _shape_of(model: torch.nn.Module) -> dict[str, Any]:
     """Enough to tell another model, whatever adapters it has now."""
-    return {"kind": type(unwrapped(model)).__name__}
+    layers = {name: layer.shape for name, layer in all_layers(model).items()}
+    shapes = f"{len(layers)} layers, {_of_text(layers)[:8]}"
+    return {"kind": type(unwrapped(model)).__name__, "layers": shapes}
 
 
 def _described(kept: Kept, tensors: dict[str, Tensor]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 from weakref import WeakKeyDictionary, ref
@@ -16,7 +16,15 @@ from risegrad.core.attachment import Attachment, attach
 from risegrad.core.optimizers import has_gradients, only_creates_state, scaler_skips, unwrapped
 from risegrad.keeping.examples import ROOM, KeepSettings, Kept, taken
 from risegrad.keeping.looking import Look, trained_by
-from risegrad.keeping.pull import EVERY, STRONGEST, add, agreed, kept_loss, pulled, strength_after
+from risegrad.keeping.pull import (
+    EVERY,
+    STRONGEST,
+    add,
+    agreed,
+    kept_losses,
+    pulled,
+    strength_after,
+)
 from risegrad.keeping.report import Cost, Drift, drift_of, report_of
 from risegrad.memory.informed import Informed, right_place
 from risegrad.memory.memory import Memory
@@ -67,7 +75,9 @@ class Keeper:
         """
         self._own_loss = True
         with self._look.quietly():
-            return self.strength * self._next_loss()
+            found = self.strength * torch.stack([*self._next_losses()]).sum()
+        self._pulls += 1
+        return found
 
     def drift(self, within: int | None = None) -> Drift | None:
         """How far the answers to held-out examples are from what they were; None without examples.
@@ -179,6 +189,7 @@ class Keeper:
             before(self._ready)
             after(self._after_step)
             self._handles += [
+                self.model.register_forward_pre_hook(self._look.precision),
                 optimizer.register_state_dict_post_hook(self._save),
                 optimizer.register_load_state_dict_post_hook(self._load),
             ]
@@ -232,15 +243,19 @@ class Keeper:
             return
         parameters = trained_by(self.optimizer)
         with torch.enable_grad(), self._look.quietly():
-            gradients = pulled(self._next_loss, self._look, parameters)
+            gradients = pulled(self._next_losses(), self._look, parameters)
         add(parameters, gradients, self.strength, self.optimizer)
+        self._pulls += 1  # not of a pull that failed
 
-    def _next_loss(self) -> Tensor:
+    def _next_losses(self) -> Iterator[Tensor]:
         if self.kept is None:
             raise ValueError("there are no examples: this keeper has a memory only")
-        number = self._pulls * self._look.ranks.count + self._look.ranks.own
-        self._pulls += 1
-        return kept_loss(self._look, taken(self.kept.pulled, number, self.settings.seed))
+        ranks, pulled = self._look.ranks, self.kept.pulled
+        first = self._pulls * ranks.count
+        shares = [taken(pulled, first + rank, self.settings.seed) for rank in range(ranks.count)]
+        # Shards are gathered by all processes at once, so all must run the model as often.
+        passes = max(map(len, shares)) if ranks.sharded else 0
+        return kept_losses(self._look, shares[ranks.own], passes)
 
     # --- the state, which rides in the optimizer's own ---
 

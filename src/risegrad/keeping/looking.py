@@ -18,11 +18,34 @@ from risegrad.memory.outputs import Of, Reading, choose_rows
 from risegrad.memory.ranks import Ranks, ranks_of
 
 
+class SeenPrecision:
+    """A hook that notes the autocast around a model's forward pass in training.
+
+    A copy of the model gets one of its own: the model may be copied and pickled with it.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.dtype = torch.get_autocast_dtype(kind)
+        self.enabled = torch.is_autocast_enabled(kind)
+
+    def __call__(self, module: nn.Module, args: Any) -> None:
+        """Before the model runs."""
+        if module.training:
+            self.dtype = torch.get_autocast_dtype(self.kind)
+            self.enabled = torch.is_autocast_enabled(self.kind)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.kind,)
+
+
 class Look:
     """Runs one model as it is written and in eval mode: no dropout, no running statistics.
 
-    Modes, random states and buffers come back. At the first look all buffers are held, later only
-    those that a look was found to change: of a quantized model they may be all of its weights.
+    In the precision that its forward pass in training has: until that was seen, that of the place
+    where this is made. Modes, random states and buffers come back. At the first look all buffers
+    are held, later only those that a look was found to change: of a quantized model they may be all
+    of its weights.
     """
 
     def __init__(
@@ -32,6 +55,7 @@ class Look:
         self._of, self._predict = of, predict
         self._ways: dict[str, Callable[[nn.Module, Any], Tensor]] = {}
         self._restless: set[tuple[nn.Module, str]] | None = None
+        self.precision = SeenPrecision(self.device.type)
 
     @property
     def device(self) -> torch.device:
@@ -74,6 +98,8 @@ class Look:
             grad = torch.is_grad_enabled()
             stack.enter_context(torch.inference_mode(False))  # or nothing could be differentiated
             stack.enter_context(torch.set_grad_enabled(grad))  # leaving it turns gradients on
+            seen = self.precision
+            stack.enter_context(torch.autocast(seen.kind, seen.dtype, seen.enabled))
             stack.enter_context(uncompiled())
             stack.enter_context(evaluating(self.model))
             try:

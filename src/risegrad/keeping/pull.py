@@ -7,7 +7,7 @@ question, a format that changes, drift that is there already.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -20,15 +20,24 @@ from risegrad.keeping.looking import Look
 from risegrad.memory.ranks import Ranks
 
 
-def kept_loss(look: Look, groups: Iterable[Group]) -> Tensor:
-    """Mean distance of the answers to these groups from the kept ones; differentiable."""
-    found = [group.answers.to(look.device).distances(look.rows(group.batch)) for group in groups]
-    return torch.cat(found).mean()
+def kept_losses(look: Look, groups: Sequence[Group], passes: int = 0) -> Iterator[Tensor]:
+    """The mean distance of the answers to these groups from the kept ones, each group's part of it.
+
+    ``passes``: how many there must be at least.
+    """
+    total = sum(len(group.answers.values) for group in groups)
+    for group in groups:
+        yield group.answers.to(look.device).distances(look.rows(group.batch)).sum() / total
+    for _ in range(passes - len(groups)):
+        yield 0 * look.rows(groups[0].batch).sum()
 
 
-def pulled(loss: Callable[[], Tensor], look: Look, parameters: Sequence[Tensor]) -> list[Tensor]:
-    """The gradients of what ``loss`` gives, averaged over the processes and clipped to norm 1."""
-    gradients = _gradients(loss, look, parameters)
+def pulled(losses: Iterable[Tensor], look: Look, parameters: Sequence[Tensor]) -> list[Tensor]:
+    """The gradients of their sum, averaged over the processes and clipped to norm 1.
+
+    One loss at a time, so that no more than one group's activations are there.
+    """
+    gradients = _gradients(losses, look, parameters)
     if not look.ranks.sharded:
         gradients = _averaged(gradients, look.ranks)
     norm = gathered(get_total_norm(gradients))
@@ -68,30 +77,40 @@ def agreed(number: float, look: Look) -> float:
     return float(message) / look.ranks.count
 
 
-def _gradients(
-    loss: Callable[[], Tensor], look: Look, parameters: Sequence[Tensor]
-) -> list[Tensor]:
-    found: Sequence[Tensor | None]
-    if not look.ranks.sharded:
-        found = torch.autograd.grad(_needing(loss()), parameters, allow_unused=True)
-    else:  # FSDP2 gathers and scatters in hooks of a backward pass that ends in .grad
-        everyone = list(look.model.parameters())
-        own = [parameter.grad for parameter in everyone]
-        try:
-            for parameter in everyone:
-                parameter.grad = None
-            _needing(loss()).backward()  # type: ignore[no-untyped-call]
-            found = tuple(parameter.grad for parameter in parameters)
-        finally:
-            for parameter, gradient in zip(everyone, own, strict=True):
-                parameter.grad = gradient
-    return [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
+SCALE = 2.0**12
+"""Gradients that are computed in float16 would be rounded to zero without; exact in all others."""
 
 
-def _needing(loss: Tensor) -> Tensor:
-    if not loss.requires_grad:
-        raise ValueError("no gradient reaches the trained parameters from the kept answers")
-    return loss
+def _gradients(losses: Iterable[Tensor], look: Look, parameters: Sequence[Tensor]) -> list[Tensor]:
+    found: list[Tensor | None] = [None] * len(parameters)
+    sharded = [*look.model.parameters()]  # a forward pass puts whole ones in their place
+    for loss in losses:
+        if not loss.requires_grad:
+            raise ValueError("no gradient reaches the trained parameters from the kept answers")
+        each: Sequence[Tensor | None]
+        if look.ranks.sharded:
+            each = _through_hooks(SCALE * loss, parameters, sharded)
+        else:  # not in .grad, where DDP and optimizers that step while going back have hooks
+            each = torch.autograd.grad(SCALE * loss, parameters, allow_unused=True)
+        pairs = zip(found, each, strict=True)
+        found = [g if sum_ is None else sum_ if g is None else sum_ + g for sum_, g in pairs]
+    both = zip(found, parameters, strict=True)
+    return [torch.zeros_like(p) if g is None else g / SCALE for g, p in both]
+
+
+def _through_hooks(
+    loss: Tensor, parameters: Sequence[Tensor], everyone: Sequence[Tensor]
+) -> Sequence[Tensor | None]:
+    """FSDP2 gathers and scatters in hooks of a backward pass that ends in ``.grad``."""
+    own = [parameter.grad for parameter in everyone]
+    try:
+        for parameter in everyone:
+            parameter.grad = None
+        loss.backward()  # type: ignore[no-untyped-call]
+        return [parameter.grad for parameter in parameters]
+    finally:
+        for parameter, gradient in zip(everyone, own, strict=True):
+            parameter.grad = gradient
 
 
 def _averaged(gradients: list[Tensor], ranks: Ranks) -> list[Tensor]:

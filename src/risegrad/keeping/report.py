@@ -76,6 +76,8 @@ class Report:
     """How much longer shaped steps were made to make the plain one's progress; None: not shaped."""
     time_ratio: float | None
     """The time of keeping over the time of everything else, per step; None before two steps."""
+    seconds_per_dream: float | None = None
+    """What it took the model to write an example itself, before training; None if it did not."""
     bytes: dict[str, int] = field(default_factory=dict)
     """Of the memory, and of the examples with their answers."""
     uncovered: dict[str, str] = field(default_factory=dict)
@@ -132,7 +134,9 @@ class Report:
         )
         pull = f"{often}, strength {self.strength:.3g}" if self.pull else often
         factor = "" if self.c is None else f", c {self.c:.2g}"
-        return f"{time} ({pull}{factor}); {size(sum(self.bytes.values()))} kept"
+        dream = self.seconds_per_dream
+        before = "" if dream is None else f"; {dream:.2g} s for each example it wrote itself"
+        return f"{time} ({pull}{factor}); {size(sum(self.bytes.values()))} kept{before}"
 
     def _covered(self) -> str:
         if self.c is None:
@@ -158,6 +162,7 @@ def report_of(keeper: Keeper) -> Report:
         pull=keeper.settings.pull,
         c=keeper.factor,
         time_ratio=keeper.time_ratio,
+        seconds_per_dream=None if kept is None else kept.seconds_per_dream,
         bytes={
             "memory": 0 if memory is None else memory.bytes,
             "examples": 0 if kept is None else kept.bytes,

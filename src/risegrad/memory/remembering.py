@@ -41,7 +41,9 @@ SOON, LATE = 1.0, 10.0
 
 
 @contextmanager
-def shown(progress: Progress | bool, examples: int | None, ranks: Ranks) -> Iterator[Progress]:
+def shown(
+    progress: Progress | bool, examples: int | None, ranks: Ranks, what: str = "remember"
+) -> Iterator[Progress]:
     """What to call after each batch; of several processes only the first shows a bar."""
     if callable(progress):
         yield progress
@@ -50,7 +52,7 @@ def shown(progress: Progress | bool, examples: int | None, ranks: Ranks) -> Iter
     else:
         wait = SOON if sys.stderr.isatty() else LATE
         bar = need("tqdm.auto", "lab").tqdm(
-            total=examples, desc="remember", unit=" examples", delay=wait, mininterval=wait / 10
+            total=examples, desc=what, unit=" examples", delay=wait, mininterval=wait / 10
         )
         with bar:
             yield lambda seen, wanted: bar.update(seen - bar.n)
