@@ -1,7 +1,8 @@
 """A factor in full, or its top eigenpairs and one number for all other directions.
 
 ``U diag(w) U' + r (I - U U')``, with ``r`` such that the trace is kept: ``k d`` numbers instead of
-``d^2``, and ``k d`` multiplications for each column that is filtered.
+``d^2``, and ``k d`` multiplications for each column that is filtered. ``U`` may be held in half
+precision; all products are made in that of ``w``.
 """
 
 from __future__ import annotations
@@ -226,7 +227,24 @@ class Factor(Side):
         if self._eigen is None:
             assert self.matrix is not None
             self._eigen = _eigen(self.matrix)
+        vectors, values, rest = self._eigen
+        return Eigen(vectors.to(values), values, rest)
+
+    @property
+    def _held(self) -> Eigen:
+        """The eigenpairs of a low-rank factor as it holds them."""
+        assert self._eigen is not None
         return self._eigen
+
+    @property
+    def like(self) -> Tensor:
+        return self._held.values if self.matrix is None else self.matrix
+
+    def shortened(self) -> Factor:
+        """With eigenvectors of two bytes a number instead of four: they need three digits."""
+        if self.matrix is not None or self._held.vectors.dtype != torch.float32:
+            return self
+        return Factor.of_eigenpairs(self._held.vectors.half(), *self._held[1:])
 
     @cached_property
     def trace(self) -> float:
@@ -304,16 +322,16 @@ class Factor(Side):
         small = small + (basis.T @ v.double() * (s - q)) @ (v.T.double() @ basis)
         inner = _eigen(small)
         rest = r.double() + q.double()
+        short = torch.promote_types(self._held.vectors.dtype, other._held.vectors.dtype)
         return Factor.of_eigenpairs(
-            (basis @ inner.vectors).to(u), (inner.values + rest).to(u), rest.to(u)
+            (basis @ inner.vectors).to(u.device, short), (inner.values + rest).to(u), rest.to(u)
         )
 
     def scaled(self, by: float) -> Factor:
         if self.matrix is not None:
             return Factor(self.matrix * by, checked=True)
-        return Factor.of_eigenpairs(
-            self.eigen.vectors, self.eigen.values * by, self.eigen.rest * by
-        )
+        vectors, values, rest = self._held
+        return Factor.of_eigenpairs(vectors, values * by, rest * by)
 
     def grown(self, dim: int) -> Factor:
         """With more rows and columns of zeros.
@@ -327,7 +345,7 @@ class Factor(Side):
             return self
         if self.matrix is not None:
             return Factor(functional.pad(self.matrix, (0, more, 0, more)), checked=True)
-        vectors, values, rest = self.eigen
+        vectors, values, rest = self._held
         off = (self.dim - len(values)) / (dim - len(values))
         return Factor.of_eigenpairs(functional.pad(vectors, (0, 0, 0, more)), values, rest * off)
 
@@ -336,7 +354,7 @@ class Factor(Side):
         check_positive_int("rank", rank)
         if rank >= (self.rank or self.dim):
             return self
-        vectors, values, _ = self.eigen
+        vectors, values, _ = self.eigen if self.matrix is not None else self._held
         left = self.trace - float(values[:rank].double().sum())
         # A copy: a view would keep all vectors in memory.
         top = vectors[:, :rank].clone()
@@ -353,19 +371,19 @@ class Factor(Side):
         drawn = torch.randn(self.dim, len(values), generator=generator, dtype=torch.float64)
         turned = torch.linalg.qr(drawn).Q.to(values)
         if self.matrix is None:
-            return Factor.of_eigenpairs(turned, values, rest)
+            return Factor.of_eigenpairs(turned.to(self._held.vectors), values, rest)
         return Factor((turned * values) @ turned.T, checked=True)
 
     def to(self, device: torch.device | str | None, dtype: torch.dtype | None = None) -> Factor:
         if self.matrix is None:
-            return Factor.of_eigenpairs(*(part.to(device, dtype) for part in self.eigen))
+            return Factor.of_eigenpairs(*(part.to(device, dtype) for part in self._held))
         moved = self.matrix.to(device, dtype)
         return self if moved is self.matrix else Factor(moved, checked=True)
 
     def tensors(self) -> dict[str, Tensor]:
         if self.matrix is not None:
             return {"matrix": self.matrix}
-        return {"vectors": self.eigen.vectors, "values": self.eigen.values, "rest": self.eigen.rest}
+        return self._held._asdict()
 
 
 def _check_matrix(matrix: Tensor) -> None:

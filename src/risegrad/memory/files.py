@@ -22,9 +22,9 @@ from risegrad.memory.layers import PARTS, LayerMemory
 if TYPE_CHECKING:
     from risegrad.memory.memory import Memory
 
-FORMAT, VERSION = "risegrad memory", 2
-UNCHECKED = 1
-"""The version whose files have no checksum."""
+FORMAT, VERSION = "risegrad memory", 3
+UNCHECKED, LONG = 1, 2
+"""Versions whose files have no checksum, and no eigenvectors in half precision."""
 BETWEEN = "|"
 """Between the layer, the part and the piece in a tensor's name."""
 
@@ -128,7 +128,7 @@ def _damaged(path: Path, error: Exception) -> ValueError:
 def _version(metadata: Mapping[str, str]) -> int:
     if metadata.get("format") != FORMAT:
         raise ValueError(f"format must be {FORMAT!r}, got {metadata.get('format')!r}")
-    known = {str(version): version for version in (UNCHECKED, VERSION)}
+    known = {str(version): version for version in (UNCHECKED, LONG, VERSION)}
     if metadata.get("version") not in known:
         raise ValueError(f"version must be {VERSION}, got {metadata.get('version')!r}")
     return known[metadata["version"]]
@@ -185,8 +185,10 @@ def _layer(name: str, found: Any, tensors: dict[str, Tensor]) -> LayerMemory:
 
 def side_of(tensors: Mapping[str, Tensor]) -> Side:
     """The inverse of ``tensors()``; what does not belong together is an error."""
-    if any(tensor.dtype not in (torch.float32, torch.float64) for tensor in tensors.values()):
-        raise ValueError("a factor must be float32 or float64")
+    short = {"vectors": (torch.float16, torch.float32, torch.float64)}
+    wide = (torch.float32, torch.float64)
+    if any(tensor.dtype not in short.get(name, wide) for name, tensor in tensors.items()):
+        raise ValueError("a factor must be float32 or float64, or its eigenvectors float16")
     if set(tensors) == {"matrix"}:
         found = Factor(tensors["matrix"])
         check_not_negative(tensors["matrix"])
@@ -208,6 +210,7 @@ def side_of(tensors: Mapping[str, Tensor]) -> Side:
             f"the rest of a factor must not be above its eigenvalues, got {float(rest):.3g} beside "
             f"{float(values.min()):.3g}"
         )
+    vectors = vectors.to(values)
     off = (vectors.T @ vectors - torch.eye(len(values)).to(vectors)).abs().max()
     if float(off) > 1e-2:
         raise ValueError("eigenvectors of a factor must be orthonormal")

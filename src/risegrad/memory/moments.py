@@ -82,7 +82,7 @@ class GatheredMoments:
         if self.total is None or not bool(self.total.any()):
             return self._zero()
         full = Factor((self.total / divisor).cpu(), checked=True)
-        return full if self.rank is None else full.truncated(self.rank)
+        return full if self.rank is None else full.truncated(self.rank).shortened()
 
     def _zero(self) -> Factor:
         """No row came, or all were zero: nothing to keep."""
@@ -90,7 +90,7 @@ class GatheredMoments:
         if self.rank is None or self.rank >= self.dim:
             return Factor(torch.zeros(self.dim, self.dim, dtype=dtype), checked=True)
         vectors = torch.eye(self.dim, self.rank, dtype=dtype)
-        return Factor.of_eigenpairs(vectors, torch.zeros(self.rank, dtype=dtype), 0.0)
+        return Factor.of_eigenpairs(vectors, torch.zeros(self.rank, dtype=dtype), 0.0).shortened()
 
     @property
     def form(self) -> tuple[Any, ...] | None:
@@ -191,7 +191,9 @@ def _nystroem(asked: Sequence[tuple[Any, float]]) -> list[Factor]:
     top = (squares - shift[:, None]).clamp(min=0)
     found = (half @ (turned / squares.sqrt()[:, None])).to(dtype)
     return [
-        Factor.of_eigenpairs(u.clone(), *(part.to(dtype) for part in _ordered(w, t, first.dim)))
+        Factor.of_eigenpairs(
+            u.clone(), *(part.to(dtype) for part in _ordered(w, t, first.dim))
+        ).shortened()
         for u, w, t in zip(found, top, trace, strict=True)
     ]
 

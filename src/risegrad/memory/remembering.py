@@ -69,17 +69,20 @@ NUMBER = 4
 
 
 def factor_bytes(dim: int, rank: int | None, number: int = NUMBER) -> int:
-    """Bytes of a factor of this size: a full one, or ``rank`` eigenpairs and one number."""
+    """Bytes of a factor of this size: a full one, or ``rank`` eigenpairs and one number.
+
+    Eigenvectors have half precision unless the model has double.
+    """
     if rank is None or rank >= dim:
         return number * dim * dim
-    return number * ((dim + 1) * rank + 1)
+    return (2 if number == NUMBER else number) * dim * rank + number * (rank + 1)
 
 
 def memory_bytes(dims: Iterable[int], rank: int | None, number: int = NUMBER) -> int:
     """Bytes of all factors together.
 
     >>> memory_bytes([768, 2304], 16)
-    196744
+    98440
     """
     return sum(factor_bytes(dim, rank, number) for dim in dims)
 
@@ -92,7 +95,7 @@ def rank_for(dims: Iterable[int], budget: int | None = None, number: int = NUMBE
     >>> rank_for([4096] * 448)
     16
     >>> rank_for([4096] * 448, budget=64 * 2**20)
-    9
+    18
     >>> rank_for([4096] * 448, budget=64 * 2**20, number=8)
     4
     """

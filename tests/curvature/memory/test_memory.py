@@ -164,7 +164,7 @@ LOW = {"a|inputs|vectors": torch.eye(2)[:, :1].contiguous(), "a|inputs|values": 
        "a|inputs|rest": torch.tensor(0.5), "a|outputs|matrix": torch.eye(2)}  # fmt: skip
 FILES = [
     ({"format": "other"}, "format must be 'risegrad memory', got 'other'"),
-    ({"version": "9"}, "version must be 2, got '9'"),
+    ({"version": "9"}, "version must be 3, got '9'"),
     ({"about": "{"}, "Expecting property name"),
     ({"about": "[]"}, "list indices must be"),
     ({"about": {"layers": {}}}, "tensors of no layer, the first is 'a"),
