@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 NAME = "local"
 SUMMARY = "compare predicted and true changes of what a run has learned, step by step"
 DESCRIPTION = """\
-Takes a run at a point of its stream as 'rise diagnose' does, moves the model by one step and by a
-few steps of each rule at several step sizes, measures what happened to the earlier tasks' losses
-and compares it with what each curvature had predicted. Prints a summary and writes local.json below
---out.
+Takes a run to a point of its stream as 'rise diagnose' does, moves the model by one step and by a
+few steps of each rule at several step sizes, measures what happens to the earlier tasks' losses,
+and compares that with what each curvature predicted. It prints a summary and writes local.json
+below --out.
 Needs curvlinops and tqdm: pip install "risegrad[curvature,lab]"."""
 EXAMPLES: tuple[str, ...] = (
     "rise local turned-digits --only RISE",

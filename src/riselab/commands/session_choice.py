@@ -25,9 +25,9 @@ Tell = Callable[[str, str], None]
 def add_choice(parser: argparse.ArgumentParser) -> None:
     """The experiment and its options, the session, and how quiet."""
     add_experiment(parser)
-    text = "the session whose first steps are predicted, from 2 (default: where the run is)"
+    text = "the session whose first steps are predicted, 2 or later (default: the run's next)"
     parser.add_argument("--task", type=int, default=None, metavar="N", help=text)
-    parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
+    parser.add_argument("--quiet", action="store_true", help="print neither progress nor summary")
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 NAME = "show"
 SUMMARY = "show the runs of an experiment, which are done, and how much work they are"
 DESCRIPTION = """\
-Expands an experiment into its runs, one per row, varied value and seed, without running anything: a
-line for each row and value with its seeds and how many of them are done, and how much work is left
-('rise run EXPERIMENT --check' says how long that takes here). Where the file says 'select', also
-what was chosen so far, and the runs on test data of that. With --json, everything: ids, folders and
-the full configuration of each run."""
+Shows the runs of an experiment without running anything: a line for each row and varied value, with
+its seeds and how many of them are done, and how much work is left ('rise run EXPERIMENT --check'
+says how long that takes here). Where the file says 'select', it also shows what was chosen so far,
+and the runs on test data that follow. --json has everything: ids, folders and the full
+configuration of each run."""
 EXAMPLES: tuple[str, ...] = (
     "rise show digits",
     "rise show digits --set rule.q=8 --json",
@@ -32,7 +32,7 @@ EXAMPLES: tuple[str, ...] = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``rise show``."""
     add_experiment(parser)
-    parser.add_argument("--json", action="store_true", help="machine-readable, and complete")
+    parser.add_argument("--json", action="store_true", help="everything about each run, as JSON")
 
 
 def plan(args: argparse.Namespace) -> Callable[[], int]:
