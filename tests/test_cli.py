@@ -8,12 +8,11 @@ import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from risegrad.common.imports import EXTRAS
-from riselab.cli import COMMANDS, main
+from riselab.cli import commands, main
 from riselab.sandbox import command as sandbox
 from riselab.sandbox import figures
 from riselab.sandbox.run import SandboxSettings
@@ -35,11 +34,11 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert "examples:\n  rise list\n" in text
     assert "'rise COMMAND --help' explains each command" in text
-    for command in COMMANDS:
+    for command in commands():
         assert command.NAME in text
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.NAME)
+@pytest.mark.parametrize("command", commands(), ids=lambda command: command.NAME)
 def test_every_command_has_a_description_and_examples_that_parse(
     command: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -208,6 +207,9 @@ for name in [n for n in sys.modules if n.split(".")[0] in ("torch", "risegrad")]
     del sys.modules[name]
 sys.modules["risegrad"] = root
 from riselab.cli import main
+early = {name for name in sys.modules if name.startswith("riselab.")} - {"riselab.cli"}
+if early:
+    sys.exit(f"imported before an interrupt is caught: {early}")
 code = main(["--help"])
 heavy = {"torch", "numpy", "matplotlib", "tqdm"} & set(sys.modules)
 sys.exit(f"imported {heavy}" if heavy else code)
@@ -235,23 +237,22 @@ host = { name = "seq-lora" }
 rows = [{ label = "one" }]
 """
 
-SAY = """
+EACH = """
 import contextlib, io, json, sys
 from riselab.cli import main
-said = []
+
+found = []
 for argv in json.loads(sys.argv[1]):
-    text = io.StringIO()
-    with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
+    with contextlib.redirect_stdout(io.StringIO()) as text, contextlib.redirect_stderr(text):
         code = main(argv)
-    said.append([code, text.getvalue()])
-print(json.dumps(said))
+    found.append([code, text.getvalue()])
+print(json.dumps(found))
 """
-Said = dict[tuple[str, ...], list[Any]]
 
 
 # Every command is here, with what it says in a core-only installation and its exit code.
 CORE_ONLY = {
-    "list": [(["list"], 0, "hosts")],
+    "list": [(["list"], 0, "\n  zo-fc ")],
     "show": [
         (["show", "digits"], 0, 'sklearn.datasets is needed: pip install "risegrad[lab]"'),
         (["show", "texts.toml"], 2, 'is needed: pip install "risegrad[language]"'),
@@ -279,36 +280,25 @@ CORE_ONLY = {
 
 
 def test_every_command_is_tried_without_extras() -> None:
-    assert set(CORE_ONLY) == {command.NAME for command in COMMANDS}
+    assert set(CORE_ONLY) == {command.NAME for command in commands()}
 
 
-@pytest.fixture(scope="module")
-def core_only(tmp_path_factory: pytest.TempPathFactory) -> Said:
-    """Exit code and words of ``rise``, in one Python that has torch and numpy and no extras."""
-    folder = tmp_path_factory.mktemp("core")
+def test_a_core_only_installation_names_the_extra(tmp_path: Path) -> None:
+    """All commands in one process: a Python that has torch and numpy and none of the extras."""
     blocked = set(EXTRAS) | {"scipy", "pandas", "pyarrow"}
-    (folder / "sitecustomize.py").write_text(ABSENT.replace("{names}", repr(blocked)))
-    (folder / "texts.toml").write_text(LANGUAGE)
+    (tmp_path / "sitecustomize.py").write_text(ABSENT.replace("{names}", repr(blocked)))
+    (tmp_path / "texts.toml").write_text(LANGUAGE)
     source = str(Path(__file__).parents[1] / "src")
-    commands = list(dict.fromkeys(tuple(argv) for told in CORE_ONLY.values() for argv, *_ in told))
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), source])}
+    cases = [case for command in CORE_ONLY.values() for case in command]
     done = subprocess.run(
-        [sys.executable, "-c", SAY, json.dumps(commands)],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), source])},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+        [sys.executable, "-c", EACH, json.dumps([argv for argv, _, _ in cases])],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return dict(zip(commands, json.loads(done.stdout.splitlines()[-1]), strict=True))
-
-
-@pytest.mark.parametrize("command", CORE_ONLY)
-def test_a_core_only_installation_names_the_extra(command: str, core_only: Said) -> None:
-    for argv, code, words in CORE_ONLY[command]:
-        found, text = core_only[tuple(argv)]
-        assert (found, words in text) == (code, True), text
-        assert "Traceback" not in text
+    for (argv, code, words), found in zip(cases, json.loads(done.stdout), strict=True):
+        assert (found[0], words in found[1]) == (code, True), (argv, found)
+        assert "Traceback" not in found[1], argv
 
 
 @pytest.mark.parametrize("argv", [["list"], ["show", "digits", "--json"]])

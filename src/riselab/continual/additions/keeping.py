@@ -22,7 +22,7 @@ from risegrad.keeping.answers import Answers
 from risegrad.keeping.examples import Group, KeepSettings, Kept, kept_of, taken
 from risegrad.keeping.keeper import Keeper
 from risegrad.keeping.looking import Look
-from risegrad.keeping.pull import kept_loss
+from risegrad.keeping.pull import kept_losses
 from risegrad.memory.files import packed, unpacked
 from risegrad.memory.layers import role_of
 from risegrad.memory.memory import Memory
@@ -236,7 +236,8 @@ class DarkReplay(Keeps):
 
         def distance() -> Tensor:
             with look.quietly():
-                return kept_loss(look, taken(groups, training.step, seed))
+                losses = kept_losses(look, taken(groups, training.step, seed))
+                return torch.stack([*losses]).sum()
 
         self._distance = distance
 
