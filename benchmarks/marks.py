@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from riselab.common.intervals import estimate
-from riselab.frontier.curves import EqualLearning
+from riselab.frontier.curves import EqualLearning, Measures
 from riselab.records.record import read_records
 from riselab.report.builder import Report, build
 
@@ -32,30 +32,29 @@ def report_of(name: str) -> Report:
 
 def equal(name: str, method: str, called: str = "") -> str:
     """What a method loses and what the reference does, where both learned as much."""
-    (chapter,) = report_of(name).chapters
-    compared = {
-        one.method: (one, part.found.measures)
-        for part in chapter.frontiers
-        for one in part.found.comparisons
-    }
-    found, measures = compared[method]
-    mine, theirs = (measures.amount(value) for value in _read(found))
-    return f"{called or method} {mine} {measures.unit}, plain {theirs}, at New {found.level:.1f}"
+    found, measures = _compared(name, method)
+    assert found.of_reference is not None
+    theirs = measures.amount(found.of_reference.mean)
+    mine = f"{called or method} {lost(name, method)} {measures.unit}"
+    return f"{mine}, plain {theirs}, at New {found.level:.1f}"
 
 
 def lost(name: str, method: str) -> str:
     """The first of these numbers alone."""
+    found, measures = _compared(name, method)
+    assert found.forgotten is not None
+    return measures.amount(found.forgotten.mean)
+
+
+def _compared(name: str, method: str) -> tuple[EqualLearning, Measures]:
     (chapter,) = report_of(name).chapters
     (found,) = (
-        one for part in chapter.frontiers for one in part.found.comparisons if one.method == method
+        (one, part.found.measures)
+        for part in chapter.frontiers
+        for one in part.found.comparisons
+        if one.method == method
     )
-    return f"{_read(found)[0]:.1f}"
-
-
-def _read(found: EqualLearning) -> tuple[float, float]:
-    assert found.forgotten is not None
-    assert found.of_reference is not None
-    return found.forgotten.mean, found.of_reference.mean
+    return found
 
 
 def mean(name: str, metric: str, label: str) -> str:

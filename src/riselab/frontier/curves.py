@@ -339,6 +339,8 @@ FEW = 2
 class Frontier:
     """Forgetting against learning for several methods, over their sweeps and seeds.
 
+    ``measures`` has the words and units of the sentence.
+
     >>> runs = [RunPoint("FO", f"lr={r}", s, 60 + 10 * r, 20 * r + s, 50) for r in (1, 2, 3)
     ...         for s in (0, 1, 2)]
     >>> runs += [RunPoint("informed", f"lr={r}", s, 60 + 10 * r, 5 * r + s, 60) for r in (1, 2, 3)
