@@ -1,5 +1,6 @@
 """Settings for all tests."""
 
+import gc
 import os
 
 # The tensors here are tiny, and threads that wait for each other cost more than they bring; so they
@@ -17,3 +18,13 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 os.environ.setdefault("RISEGRAD_CACHE", "none")
 
 torch.set_num_threads(1)  # whatever the environment says
+
+gc.disable()  # until all is imported, which is a quarter quicker so, and most of it stays
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: trainers collect garbage at every turn, and half a second of
+    each search would be spent on torch, transformers and some thousands of tests."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()

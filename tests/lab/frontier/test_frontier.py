@@ -36,6 +36,13 @@ def test_seeds_that_lie_along_the_line_do_not_scatter():
     assert curve.forgotten_at(25) == pytest.approx({0: 12.5, 1: 12.5, 2: 12.5})
 
 
+def test_each_seed_is_read_between_its_own_runs():
+    """By hand, at a quarter of the way from 4 to 8 and from 2 to 22."""
+    forgotten = {(1.0, 0): 4.0, (2.0, 0): 8.0, (1.0, 1): 2.0, (2.0, 1): 22.0}
+    points = runs("FO", lambda r, s: 10 * r, lambda r, s: forgotten[r, s], (0, 1), rates=(1.0, 2.0))
+    assert curves(points)["FO"].forgotten_at(12.5) == pytest.approx({0: 5.0, 1: 7.0})
+
+
 def test_a_setting_beaten_in_both_respects_is_not_on_the_curve():
     wild = runs(
         "FO", lambda r, s: {5.0: 30.0}.get(r, 10 * r), lambda r, s: 5 * r, rates=(*RATES, 5.0)
