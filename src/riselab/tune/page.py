@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from risegrad.common.files import write_text
-from riselab.pages.page import Block, CodeBlock, Fold, ItemList, Page, Part, html
+from riselab.pages.page import Block, CodeBlock, Fold, ItemList, Page, Paragraph, Part, Row, html
 from riselab.pages.tables import Column, Line, Section, Table, TableCell, number_cell, ranked
 from riselab.pages.text import visible
 
@@ -73,32 +73,45 @@ def page(record: Record, other: Record | None = None) -> Page:
     """One page; with ``other``, both trainings side by side."""
     settings, runs = record["settings"], _in_order(record, other)
     name, model = Path(settings["new"]).stem, Path(settings["model"]).name
+    blocks = (table(record, other), *_use(record))
+    answers = tuple(block for n in range(len(record["answers"])) for block in _answers(n, runs))
+    samples = tuple(
+        block for n in range(len(record["samples"])) for block in _answers(n, runs, "samples")
+    )
     made = Fold("How it was made", (ItemList("", tuple(_made(record, other))),))
     return Page(
         f"{model} learns {name}",
         (
-            Part("", (table(record, other), *_use(record)), QUESTION, sentence(record, other)),
-            Part("Before and after", (_answers("Everyday questions", "answers", runs),)),
-            Part("Details", (_answers("Unseen examples of the task", "samples", runs), made)),
+            Part("", blocks, QUESTION, sentence(record, other)),
+            Part("Everyday questions, before and after", answers),
+            Part("Details", (Fold("Unseen examples of what was learned", samples), made)),
         ),
     )
 
 
-def _answers(caption: str, of: str, runs: list[Record]) -> Table:
-    """A line for each question; what is compared stands side by side."""
-    right = [Column("Right", text=True)] if of == "samples" else []
-    titles = ("Before", *(TITLES[run["method"]] for run in runs))
-    columns = (*right, *(Column(title, text=True) for title in titles))
-    lines = []
-    for asked, *others in zip(*(run[of] for run in runs), strict=True):
-        question, told = asked["question"], [asked["before"], asked["after"]]
-        if isinstance(question, Mapping):  # a line of the file
-            said = question.get("messages", ())
-            told.insert(0, question["answer"] if "answer" in question else said[-1]["content"])
-            question = question["prompt"] if "prompt" in question else said[-2]["content"]
-        told += [other["after"] for other in others]
-        lines.append(Line(question, tuple(TableCell(text or "(nothing)") for text in told)))
-    return Table(caption, "Question", columns, (Section("", tuple(lines)),))
+def _answers(number: int, runs: list[Record], of: str = "answers") -> Iterator[Block]:
+    asked = runs[0][of][number]
+    question = asked["question"]
+    wanted: tuple[str, ...] = ()
+    if isinstance(question, Mapping):  # a line of the file
+        wanted = (f"Right: {_last(question)}",)
+        question = _first(question)
+    yield Paragraph(f"{number + 1}. {question}", "question")
+    before = ItemList("Before", (asked["before"] or "(nothing)", *wanted))
+    after = [ItemList(TITLES[r["method"]], (r[of][number]["after"] or "(nothing)",)) for r in runs]
+    if len(after) == 1:
+        yield Row((before, *after))
+    else:  # what is compared stands side by side
+        yield before
+        yield Row(tuple(after))
+
+
+def _first(row: Mapping[str, Any]) -> str:
+    return str(row["prompt"] if "prompt" in row else row["messages"][-2]["content"])
+
+
+def _last(row: Mapping[str, Any]) -> str:
+    return str(row["answer"] if "answer" in row else row["messages"][-1]["content"])
 
 
 def _use(record: Record) -> Iterator[Block]:
