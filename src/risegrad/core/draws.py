@@ -82,14 +82,14 @@ class Draws:
         size = tile_size(out.device.type, whole)
         stop = start + out.numel()
         key = mix(self._key, stream, direction)
-        whole = range(-(-start // size), stop // size)
-        if len(whole) and drawing_dtype(out.dtype) == out.dtype:
-            inside = out[whole.start * size - start : whole.stop * size - start]
-            _fill(inside.view(len(whole), size), whole, key)
+        tiles = range(-(-start // size), stop // size)
+        if len(tiles) and drawing_dtype(out.dtype) == out.dtype:
+            inside = out[tiles.start * size - start : tiles.stop * size - start]
+            _fill(inside.view(len(tiles), size), tiles, key)
         else:
-            whole = range(0)
+            tiles = range(0)
         for tile in range(start // size, -(-stop // size)):
-            if tile not in whole:
+            if tile not in tiles:
                 low, high = max(tile * size, start), min((tile + 1) * size, stop)
                 part = self._tile(key, tile, size, out)[low - tile * size : high - tile * size]
                 out[low - start : high - start] = part

@@ -164,7 +164,8 @@ def filters_of(curvature: Tensor, damping: float) -> Tensor:
     rho = max(damping, 8 * size * torch.finfo(curvature.dtype).eps)
     eye = torch.eye(size, dtype=curvature.dtype, device=curvature.device)
     damped = torch.where(mean > 0, curvature / mean, curvature).add_(eye, alpha=rho)
-    return torch.linalg.inv_ex(damped).inverse
+    inverse: Tensor = torch.linalg.inv_ex(damped).inverse
+    return inverse
 
 
 LARGEST = {"cpu": 1 << 18}
