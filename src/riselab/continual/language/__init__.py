@@ -1,8 +1,8 @@
-"""Language models that learn one task after another; what their hosts are called is here, because
-listing them must not load any model library."""
+"""Language models that learn one task after another, and what their hosts are called."""
 
 from __future__ import annotations
 
+# Here, because listing them must not load any model library.
 SUMMARIES: dict[str, str] = {
     "seq-lora": "text: one LoRA, or all weights, trained on one task after another",
     "inc-lora": "text: a new LoRA per task beside the frozen earlier ones",
