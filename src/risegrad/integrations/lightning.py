@@ -134,7 +134,7 @@ class ForgettingCallback(ForgettingInTraining, Callback):
     """Scores what must be kept before, during and after ``fit``.
 
     ``ForgettingCallback(keep={"old": dataset}, metric="accuracy", new=None, every=50,
-    budget=None, memory=None, foretell=10, run=None, tokenizer=None)``: see
+    budget=None, run=None, tokenizer=None)``: see
     ``ForgettingInTraining``. The module is called as ``module(inputs)`` with pairs
     ``(inputs, target)``; ``metric=Scoring(predict=...)`` reads any other form. Measurements go to
     the trainer's loggers; the scores that a resumed run counts from lie in the callback's part of

@@ -60,7 +60,7 @@ class Look:
     @property
     def device(self) -> torch.device:
         """Where the model is."""
-        return next(self.model.parameters()).device
+        return next((p.device for p in self.model.parameters()), torch.device("cpu"))
 
     def rows(self, batch: Any) -> Tensor:
         """One row for each prediction (or feature vector) that counts; only inside ``quietly``."""
@@ -99,7 +99,10 @@ class Look:
             stack.enter_context(torch.inference_mode(False))  # or nothing could be differentiated
             stack.enter_context(torch.set_grad_enabled(grad))  # leaving it turns gradients on
             seen = self.precision
-            stack.enter_context(torch.autocast(seen.kind, seen.dtype, seen.enabled))
+            # A cached weight could be one from before a step, or without its graph.
+            stack.enter_context(
+                torch.autocast(seen.kind, seen.dtype, seen.enabled, cache_enabled=False)
+            )
             stack.enter_context(uncompiled())
             stack.enter_context(evaluating(self.model))
             try:
