@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import nn
 
-import risegrad
 from integrations.old_and_new import OLD, batches, knowing, learn_metered
 from risegrad.integrations.forgetting_meter import Budget, ForgettingMeter, MeterReading
 from risegrad.integrations.kept_scores import KeptScore
@@ -72,15 +71,6 @@ def test_of_several_tasks_the_one_without_a_number_is_the_worst() -> None:
         reading = MeterReading(1, scores, {name: found[name] for name in names})
         assert math.isnan(reading.rise)
         assert str(reading).endswith("b +nan nats")
-
-
-def test_a_forecast_without_a_number_is_checked_by_measuring() -> None:
-    model = knowing()
-    memory = risegrad.remember(model, batches(OLD, False), examples=64)
-    meter = meter_of(model, every=None, budget=0.05, memory=memory, foretell=2)
-    model[0].weight.data.fill_(NAN)
-    assert meter.update().foretold is None
-    assert meter.update().stop
 
 
 def test_a_budget_needs_a_start() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 import risegrad
 from integrations.old_and_new import NEW, OLD, batches, knowing, learn_metered, percent, train
-from risegrad.integrations.forgetting_meter import Budget, ForgettingMeter, MeterReading
+from risegrad.integrations.forgetting_meter import Budget, ForgettingMeter
 from risegrad.integrations.kept_scores import Scoring
 from risegrad.integrations.records import MeteredRun
 from riselab.cli import main
@@ -88,79 +87,6 @@ def test_a_budget_goes_back_to_the_last_good_point() -> None:
     assert all(torch.equal(one, other) for one, other in pairs)
 
 
-def test_a_memory_foretells_between_measurements() -> None:
-    """The quadratic form since the start; after a measurement, on from it and scaled by it."""
-    model = knowing()
-    memory = risegrad.remember(model, batches(OLD, False), examples=256)
-    anchor = memory.anchor(model)
-    meter = meter_of(model, every=100, memory=memory, foretell=1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
-    seen: list[MeterReading] = []
-    for inputs, target in batches(NEW, False)[:8]:
-        train(model, optimizer, [(inputs, target)], 1)
-        seen.append(meter.update())
-        wanted = sum(memory.damage(anchor, model).values())
-        assert seen[-1].foretold == pytest.approx(wanted, rel=1e-6)
-    assert len(meter.readings) == 1
-    truth = true_loss(model, OLD) - meter.start.scores["0-4"].loss
-    assert truth / 50 < seen[-1].rise < truth * 50, "the order of magnitude, if at all"
-    assert seen[-1].numbers() == {"kept_rise_foretold": seen[-1].rise}
-    meter.measure()
-    train(model, optimizer, batches(NEW, False)[8:12], 1)
-    again = meter.update()
-    truth = true_loss(model, OLD) - meter.start.scores["0-4"].loss
-    assert truth / 2 < again.rise < truth * 2
-
-
-def test_a_forecast_beyond_the_budget_is_checked_by_measuring() -> None:
-    model = knowing()
-    memory = risegrad.remember(model, batches(OLD, False), examples=256) * 1e7
-    meter = meter_of(model, every=100, memory=memory, budget=1e3)
-    assert learn_metered(model, meter, rate=0.05, steps=20) == 20, "a forecast alone stops nothing"
-    assert len(meter.readings) > 1
-    assert not any(reading.stop for reading in meter.readings)
-
-
-def test_forecasts_are_made_every_few_steps() -> None:
-    """One costs as much as a small step: between two, the newest is shown."""
-    model = knowing()
-    memory = risegrad.remember(model, batches(OLD, False), examples=256)
-    meter = meter_of(model, every=9, memory=memory, foretell=3)
-    looked: list[int] = []
-    damage = meter._damage
-    meter._damage = lambda: looked.append(meter.step) or damage()  # type: ignore[method-assign, func-returns-value]
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
-    shown = []
-    for pair in (batches(NEW, False) * 2)[:14]:
-        train(model, optimizer, [pair], 1)
-        shown.append(meter.update().foretold)
-    assert looked == [3, 6, 9, 12], "and at each measurement, where the next ones begin"
-    assert shown[:2] == [None] * 2
-    assert shown[2] == shown[3] == shown[4] != shown[5] == shown[6]
-    assert shown[8:11] == [None] * 3, "measured at 9"
-    assert shown[11] == shown[13] is not None
-
-
-def test_the_memory_that_shapes_is_no_judge() -> None:
-    """It looks only where it does not step: the forecast is refused, with the reason."""
-    model = knowing()
-    memory = risegrad.remember(model, batches(OLD, False), examples=256)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
-    shaper = risegrad.Informed(memory, damping=0.01)
-    handle = risegrad.attach(optimizer, shaper, model.named_parameters())
-    meter = meter_of(model, every=4, memory=memory, foretell=1)
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
-        for pair in batches(NEW, False)[:6]:
-            train(model, optimizer, [pair], 1)
-            assert meter.update().foretold is None
-    found = [str(warning.message) for warning in seen]
-    assert sum("underestimates the damage of its own steps" in text for text in found) == 1
-    assert len(meter.readings) == 2
-    handle.detach()
-    assert meter.update().foretold is not None
-
-
 def test_another_loss_metric_and_form() -> None:
     def near(model: nn.Module, batch: Any) -> Any:
         return (model(batch["x"]).argmax(-1) - batch["y"]).abs() <= 1
@@ -220,8 +146,6 @@ def test_records_are_read_by_report_and_frontier(tmp_path: Path, capsys: Any) ->
             r"budget must be nats \(a number\) or a Budget, got 'x' \(str",
         ),
         ({"budget": Budget}, TypeError, r"budget must be nats .* or a Budget, .*a class, not"),
-        ({"memory": "x"}, TypeError, r"memory must be a Memory, as risegrad.*, got 'x' \(str\)"),
-        ({"foretell": 0}, ValueError, r"foretell must be an integer >= 1, got 0"),
         ({"model": "x"}, TypeError, r"model must be a torch module, got 'x' \(str\)"),
         ({"metric": "f1"}, ValueError, r"metric must be 'accuracy' or a function, got 'f1'"),
         ({"new": {"0-4": []}}, ValueError, r"kept or new, not both: 0-4"),

@@ -214,8 +214,6 @@ def test_bad_input() -> None:
         ForgettingCallback(kept(), every="week")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"budget must be nats .* or a Budget, got 'x' \(str\)"):
         ForgettingCallback(kept(), budget="x")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"memory must be a Memory, .* got 'm' \(str\)"):
-        ForgettingCallback(kept(), memory="m")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="nothing was measured yet"):
         ForgettingCallback(kept()).save("anywhere")
 

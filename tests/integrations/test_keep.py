@@ -84,6 +84,17 @@ def test_a_trainer_needs_one_callback(tmp_path: Path, capsys: pytest.CaptureFixt
     assert signed["keep"]["sentence"] in (tmp_path / "README.md").read_text()
 
 
+def test_the_pull_has_the_trainers_precision(tmp_path: Path) -> None:
+    model, callback = adapted(), KeepCallback(CHATS, examples=10)
+    seen: set[torch.dtype] = set()
+    first = next(m for m in model.modules() if isinstance(m, torch.nn.Linear))
+    first.register_forward_hook(
+        lambda _, __, out: None if first.training else seen.add(out.dtype)  # a pull, or a look
+    )
+    trainer(model, tmp_path, callback, max_steps=1, bf16=True).train()
+    assert seen == {torch.bfloat16}
+
+
 def test_it_resumes_bit_for_bit_with_what_it_kept(tmp_path: Path) -> None:
     def train(folder: Path, resume: Path | None = None) -> Any:
         model, callback = adapted(), KeepCallback(examples=10, budget=0.05)

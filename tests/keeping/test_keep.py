@@ -571,6 +571,7 @@ def memory_alone():
 
 BAD = [
     (lambda: kept(optimizer=sgd(net())), ValueError, "holds none of the model's parameters"),
+    (lambda: kept(nn.Identity(), sgd(net())), ValueError, "holds none of the model's parameters"),
     (lambda: kept(frozen()), ValueError, "nothing is trained: every parameter"),
     (lambda: kept(old=[]), ValueError, "old must hold examples, got none"),
     (lambda: kept(old=[inputs(1)]), ValueError, "at least two examples, one to be held out; got 1"),

@@ -16,7 +16,6 @@ from risegrad.core.attachment import Attachment, On, attach, shaping
 from risegrad.core.shapers import Shaper
 from risegrad.integrations.forgetting_meter import (
     EVERY,
-    FORETELL,
     Budget,
     ForgettingMeter,
     MeterReading,
@@ -26,7 +25,7 @@ from risegrad.integrations.kept_scores import Metric, Scoring
 from risegrad.integrations.records import MeteredRun, short, sign
 from risegrad.keeping.keep import keep
 from risegrad.keeping.keeper import Keeper
-from risegrad.memory.memory import Memory, check_memory
+from risegrad.memory.memory import Memory
 
 Prepare = Callable[[Any], Any]
 """From what a person gave to batches, as the trainer makes its own."""
@@ -110,8 +109,8 @@ class ForgettingInTraining:
     ``metric``: "accuracy", a function of (model, batch) with a score in [0, 1] for each example, or
     a ``Scoring``; ``new``: one task by name, of what is learned, to see both sides; ``every``:
     steps between two measurements, or "epoch"; ``budget``: nats on what is kept, or a ``Budget``;
-    ``memory``: for a forecast between measurements, every ``foretell`` steps; ``run``: where the
-    record stands in a table; ``tokenizer``: for texts, where the trainer has none.
+    ``run``: where the record stands in a table; ``tokenizer``: for texts, where the trainer has
+    none.
 
     ``meter`` is the ``ForgettingMeter`` once training has begun. Measurements go to the trainer's
     loggers, and a record to ``record.json`` in its output folder, which ``rise report`` reads
@@ -130,8 +129,6 @@ class ForgettingInTraining:
         new: Mapping[str, Any] | None = None,
         every: int | Literal["epoch"] = EVERY,
         budget: float | Budget | None = None,
-        memory: Memory | None = None,
-        foretell: int = FORETELL,
         run: MeteredRun | None = None,
         tokenizer: Any = None,
     ) -> None:
@@ -144,10 +141,9 @@ class ForgettingInTraining:
             "metric": metric if isinstance(metric, Scoring) else Scoring(metric),
             "every": None if every == "epoch" else check_positive_int("every", every),
             "budget": budget_of(budget),
-            "memory": check_memory(memory),
-            "foretell": check_positive_int("foretell", foretell),
         }
         self.meter: ForgettingMeter | None = None
+        self._optimizers: list[Optimizer] = []
         self._rules: list[dict[str, object]] = []
         self._training: object = None
         self._together: list[ForgettingInTraining] = [self]
@@ -174,7 +170,7 @@ class ForgettingInTraining:
             for given in (self.keep, self.new)
         )
         options: dict[str, Any] = {"keep": keep, "new": new, **self._options}
-        self.meter = ForgettingMeter(model, optimizers=optimizers, **options)
+        self.meter, self._optimizers = ForgettingMeter(model, **options), optimizers
         self._join(training)
         names = [name for each in self._together for name in each._running().start.scores]
         if twice := {name for name in names if names.count(name) > 1}:
@@ -189,7 +185,7 @@ class ForgettingInTraining:
         """Once steps are made, whatever shapes them is attached; at the end it may be off again."""
         meter = self._running()
         if not self._rules:
-            attached = shaping(meter.model, *meter.optimizers)
+            attached = shaping(meter.model, *self._optimizers)
             self._rules = [each.settings() for each in attached]
 
     def _join(self, training: object) -> None:

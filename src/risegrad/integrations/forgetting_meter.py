@@ -1,14 +1,12 @@
 """A meter of what a model forgets while it learns: ``meter.update()`` after each step of a loop.
 
-What is kept is scored before training, every few steps and after it. Between two measurements a
-memory may foretell the change; it never decides anything but when to measure.
+What is kept is scored before training, every few steps and after it.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from numbers import Real
 from pathlib import Path
@@ -16,23 +14,12 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from risegrad.common.checks import check_choice, check_kind, check_number, check_positive_int
-from risegrad.core.attachment import shaping
 from risegrad.integrations.kept_scores import KeptScore, KeptTask, Metric, Scoring
 from risegrad.integrations.records import MeteredRun, write_own_run
-from risegrad.memory.informed import Informed
-from risegrad.memory.memory import Memory, check_memory
 
 EVERY = 50
-FORETELL = 10
-"""Steps between two forecasts: one costs about as much as a step with a small batch."""
-OWN_MEMORY = (
-    "the memory foretells nothing here: the steps are shaped by a memory (Informed), which looks "
-    "only where it does not step and underestimates the damage of its own steps a hundredfold; "
-    "only measured losses count"
-)
 
 
 @dataclass(frozen=True)
@@ -58,9 +45,6 @@ class MeterReading:
     """By task: kept ones and, if it is measured, the new one, as last measured."""
     rises: Mapping[str, float]
     """By kept task: how much its loss has risen since the start, in nats, as last measured."""
-    foretold: float | None = None
-    """The worst rise as the memory last foretold it; None if there was no forecast since the
-    last measurement."""
     stop: bool = False
     """Whether the budget is used up: stop training."""
     back: bool = False
@@ -68,11 +52,11 @@ class MeterReading:
 
     @property
     def rise(self) -> float:
-        """The largest rise of a kept task in nats: foretold if there is a forecast, or measured.
+        """The largest rise of a kept task in nats.
 
         A task whose loss is no number any more (training diverged) is worse than all others.
         """
-        return self.rises[self._worst()] if self.foretold is None else self.foretold
+        return self.rises[self._worst()]
 
     @property
     def finite(self) -> bool:
@@ -85,13 +69,9 @@ class MeterReading:
         for name, score in self.scores.items():
             part = f"kept_{name}" if name in self.rises else f"new_{name}"
             found |= {f"{part}_loss": score.loss, f"{part}_score": score.percent}
-        if self.foretold is not None:
-            return {"kept_rise_foretold": self.foretold}
         return found
 
     def __str__(self) -> str:
-        if self.foretold is not None:
-            return f"step {self.step}: {self.foretold:+.4f} nats foretold"
         parts = [f"{name} {score}" for name, score in self.scores.items()]
         worst, back = self._worst(), " (gone back)" if self.back else ""
         rise = f"{self.rises[worst]:+.4f} nats"
@@ -110,11 +90,8 @@ class ForgettingMeter:
     ``new``: batches of what is being learned, to see both sides. ``metric``: "accuracy", or a
     function of (model, batch) that gives a score in [0, 1] for each example, or a ``Scoring`` with
     a loss and a way of reading batches. ``every``: steps between two measurements; None: only when
-    ``measure`` is called. ``budget``: nats, or a ``Budget``.
-    ``memory``: one of what is kept, as ``risegrad.remember`` makes it, for a forecast between two
-    measurements, every ``foretell`` steps; a forecast beyond the budget makes the meter measure at
-    once. A loss that is no number any more is beyond every budget. ``optimizers``: those that train
-    the model, so that only what shapes their steps counts; without them, whatever is attached.
+    ``measure`` is called. ``budget``: nats, or a ``Budget``; a loss that is no number any more is
+    beyond every budget.
     """
 
     def __init__(
@@ -125,26 +102,15 @@ class ForgettingMeter:
         metric: Metric | Scoring = "accuracy",
         every: int | None = EVERY,
         budget: float | Budget | None = None,
-        memory: Memory | None = None,
-        foretell: int = FORETELL,
-        optimizers: Sequence[Optimizer] = (),
     ) -> None:
-        self.optimizers = optimizers
         self.model = check_kind("model", model, nn.Module, "a torch module")
-        self.memory = check_memory(memory)
         self.every = None if every is None else check_positive_int("every", every)
-        self.foretell = check_positive_int("foretell", foretell)
         self.budget = budget_of(budget)
         self.scoring = metric if isinstance(metric, Scoring) else Scoring(metric)
         _check_names(keep, new)
         self._kept = {n: KeptTask(n, given, self.scoring) for n, given in keep.items()}
         self._new = {n: KeptTask(n, given, self.scoring) for n, given in (new or {}).items()}
-        self._anchor = None if memory is None else memory.anchor(model)
-        self._then = 0.0
-        self._forecast: float | None = None
-        self._looked = 0
         self._good: list[tuple[Tensor, Tensor]] = []
-        self._warned = False
         self.step = 0
         self.readings: list[MeterReading] = []
         """All measurements, the first from before training."""
@@ -164,14 +130,11 @@ class ForgettingMeter:
         return self.readings[-1]
 
     def update(self, step: int | None = None) -> MeterReading:
-        """After every step: measure if it is time, else say what is foretold."""
+        """After every step: measure if it is time, else say what was measured last."""
         self.step = self.step + 1 if step is None else step
         if self.every is not None and self.step % self.every == 0:
             return self.measure()
-        foretold = self._foretold()
-        if foretold is not None and self._beyond(foretold):
-            return self.measure()
-        return MeterReading(self.step, self.last.scores, self.last.rises, foretold)
+        return MeterReading(self.step, self.last.scores, self.last.rises)
 
     def measure(self, back: bool = False) -> MeterReading:
         """Score everything now; act if more is lost than the budget allows.
@@ -180,15 +143,15 @@ class ForgettingMeter:
         """
         reading = replace(self._measured(), back=back)
         if not self._beyond(reading.rise):
-            self._take(reading)
+            self.readings.append(reading)
             self._keep_good_point(reading)
             return reading
-        self._take(replace(reading, stop=True))
+        self.readings.append(replace(reading, stop=True))
         if self._good:  # only of a budget that goes back
             with torch.no_grad():
                 for tensor, good in self._good:
                     tensor.copy_(good)
-            self._take(replace(self._measured(), stop=True, back=True))
+            self.readings.append(replace(self._measured(), stop=True, back=True))
         return self.last
 
     def finish(self) -> MeterReading:
@@ -219,11 +182,6 @@ class ForgettingMeter:
         rises = {name: scores[name].loss - first[name].loss for name in self._kept}
         return MeterReading(self.step, scores, rises)
 
-    def _take(self, reading: MeterReading) -> None:
-        """Into the list; forecasts go on from here."""
-        self.readings.append(reading)
-        self._then, self._forecast, self._looked = self._damage(), None, self.step
-
     def _beyond(self, rise: float) -> bool:
         # Turned round, for a rise that is no number: it is not within any budget.
         return self.budget is not None and not rise <= self.budget.nats
@@ -231,40 +189,6 @@ class ForgettingMeter:
     def _keep_good_point(self, reading: MeterReading) -> None:
         if self.budget is not None and self.budget.then == "back" and reading.finite:
             self._good = [(tensor, tensor.detach().clone()) for tensor in _moving(self.model)]
-
-    def _foretold(self) -> float | None:
-        """The newest forecast since the last measurement; a new one if it is time."""
-        if self.memory is None or self._shaped_by_memory():
-            return None
-        if self.step - self._looked >= self.foretell:
-            self._forecast, self._looked = self._new_forecast(), self.step
-        return self._forecast
-
-    def _new_forecast(self) -> float:
-        """The last measured rise and what the memory says happened since.
-
-        Where it said less than was then measured (a model that is sure of itself has hardly any
-        curvature where it stands), it is scaled up by as much from then on.
-        """
-        rise, then = self.last.rise, self._then
-        scale = max(1.0, rise / then) if then > 0 else 1.0
-        return rise + scale * (self._damage() - then)
-
-    def _shaped_by_memory(self) -> bool:
-        """Whether steps are shaped by a memory now; the first time, say what that means."""
-        found = any(
-            isinstance(attached.shaper, Informed)
-            for attached in shaping(self.model, *self.optimizers)
-        )
-        if found and not self._warned:
-            warnings.warn(OWN_MEMORY, stacklevel=4)
-            self._warned = True
-        return found
-
-    def _damage(self) -> float:
-        if self.memory is None or self._anchor is None:
-            return 0.0
-        return sum(self.memory.damage(self._anchor, self.model).values())
 
 
 def budget_of(given: object) -> Budget | None:

@@ -22,6 +22,7 @@ from risegrad.integrations.callbacks import (
 )
 from risegrad.integrations.forgetting_meter import MeterReading
 from risegrad.integrations.kept_scores import KeptScore
+from risegrad.keeping.looking import SeenPrecision
 from risegrad.keeping.report import report_of
 from risegrad.memory.examples import TextForm, prepared
 from risegrad.moved import gone
@@ -77,7 +78,9 @@ class KeepCallback(KeepInTraining, Callback):
                 "then is gone: begin anew, or resume without KeepCallback"
             )
         prepare = _preparing(trainer, pl_module, self.how.get("tokenizer"))
-        with TemporaryDirectory() as folder, trainer.precision_plugin.forward_context():
+        with trainer.precision_plugin.forward_context():  # which may set more than an autocast
+            training = SeenPrecision(pl_module.device.type)
+        with TemporaryDirectory() as folder, training.again():
             for name, content in (self._resumed or {}).items():
                 (Path(folder) / name).write_bytes(content.numpy().tobytes())
             self._keep(
@@ -134,7 +137,7 @@ class ForgettingCallback(ForgettingInTraining, Callback):
     """Scores what must be kept before, during and after ``fit``.
 
     ``ForgettingCallback(keep={"old": dataset}, metric="accuracy", new=None, every=50,
-    budget=None, memory=None, foretell=10, run=None, tokenizer=None)``: see
+    budget=None, run=None, tokenizer=None)``: see
     ``ForgettingInTraining``. The module is called as ``module(inputs)`` with pairs
     ``(inputs, target)``; ``metric=Scoring(predict=...)`` reads any other form. Measurements go to
     the trainer's loggers; the scores that a resumed run counts from lie in the callback's part of

@@ -70,7 +70,7 @@ class ForgettingCallback(ForgettingInTraining, TrainerCallback):
     """Scores what must be kept before, during and after training.
 
     ``ForgettingCallback(keep={"agnews": dataset}, metric="accuracy", new=None, every=50,
-    budget=None, memory=None, foretell=10, run=None, tokenizer=None)``: see
+    budget=None, run=None, tokenizer=None)``: see
     ``ForgettingInTraining``. Texts are prepared as TRL's SFTTrainer prepares its own, with the
     Trainer's ``processing_class``; other examples go through the Trainer's own collator, without
     the columns that the model does not take.

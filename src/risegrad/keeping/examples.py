@@ -77,7 +77,10 @@ class Kept:
 
         held = max(1, room // HELD_OUT)
         return Kept(
-            both(self.pulled, new.pulled, room - held), both(self.held, new.held, held), seen
+            both(self.pulled, new.pulled, room - held),
+            both(self.held, new.held, held),
+            seen,
+            new.seconds_per_dream or self.seconds_per_dream,
         )
 
     @property

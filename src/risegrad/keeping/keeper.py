@@ -14,7 +14,8 @@ from torch.optim import Optimizer
 
 from risegrad.core.attachment import Attachment, attach
 from risegrad.core.optimizers import has_gradients, only_creates_state, scaler_skips, unwrapped
-from risegrad.keeping.examples import ROOM, KeepSettings, Kept, taken
+from risegrad.keeping.examples import ROOM, KeepSettings, Kept, kept_of, taken
+from risegrad.keeping.files import write_keeper
 from risegrad.keeping.looking import Look, trained_by
 from risegrad.keeping.pull import (
     EVERY,
@@ -103,8 +104,6 @@ class Keeper:
         ``new``: examples of the task just learned, in any form that ``keep`` takes (None: samples
         of the model). ``optimizer``: the one of the next task, if it is another.
         """
-        from risegrad.keeping.examples import kept_of
-
         memory, kept = kept_of(self._look, new, self.settings)
         if self.memory is not None and memory is not None:
             memory = self.memory + memory
@@ -117,8 +116,6 @@ class Keeper:
 
     def save(self, folder: Any) -> None:
         """Memory, examples, answers and state, for ``risegrad.keep(..., resume=folder)``."""
-        from risegrad.keeping.files import write_keeper
-
         write_keeper(self, folder)
 
     def detach(self) -> None:

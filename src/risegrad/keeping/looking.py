@@ -35,6 +35,10 @@ class SeenPrecision:
             self.dtype = torch.get_autocast_dtype(self.kind)
             self.enabled = torch.is_autocast_enabled(self.kind)
 
+    def again(self) -> torch.autocast:
+        """The same autocast, without its cache: a weight there may be one from before a step."""
+        return torch.autocast(self.kind, self.dtype, self.enabled, cache_enabled=False)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.kind,)
 
@@ -60,7 +64,7 @@ class Look:
     @property
     def device(self) -> torch.device:
         """Where the model is."""
-        return next(self.model.parameters()).device
+        return next((p.device for p in self.model.parameters()), torch.device("cpu"))
 
     def rows(self, batch: Any) -> Tensor:
         """One row for each prediction (or feature vector) that counts; only inside ``quietly``."""
@@ -98,8 +102,7 @@ class Look:
             grad = torch.is_grad_enabled()
             stack.enter_context(torch.inference_mode(False))  # or nothing could be differentiated
             stack.enter_context(torch.set_grad_enabled(grad))  # leaving it turns gradients on
-            seen = self.precision
-            stack.enter_context(torch.autocast(seen.kind, seen.dtype, seen.enabled))
+            stack.enter_context(self.precision.again())
             stack.enter_context(uncompiled())
             stack.enter_context(evaluating(self.model))
             try:
