@@ -9,7 +9,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from transformers import T5Config, T5ForConditionalGeneration
+from transformers import LlamaConfig, LlamaForCausalLM, T5Config, T5ForConditionalGeneration
 
 BATCH = 8
 
@@ -71,4 +71,21 @@ def t5(full: bool, source: int = 512, target: int = 50) -> Subject:
         model,
         lambda: model(input_ids=tokens, labels=labels).loss,
         {"input_ids": tokens, "labels": labels},
+    )
+
+
+def chat(tokens: int = 128) -> Subject:
+    """A LoRA on all linear layers of a model that writes."""
+    config = LlamaConfig(
+        vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30,
+        num_attention_heads=9, num_key_value_heads=3, tie_word_embeddings=True,
+    )  # fmt: skip
+    lora = LoraConfig(r=8, lora_alpha=16, target_modules="all-linear")
+    model: nn.Module = get_peft_model(LlamaForCausalLM(config), lora)
+    batch = torch.randint(1, 49152, (BATCH, tokens))
+    return Subject(
+        f"SmolLM2-135M's size, LoRA r=8, {BATCH} x {tokens} tokens",
+        model,
+        lambda: model(input_ids=batch, labels=batch).loss,
+        {"input_ids": batch, "labels": batch},
     )

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from benchmarks.operations import Operations
 from core.attach.subjects import fixed
-from core.operations import Operations
 from risegrad.core.attachment import On, attach
 from risegrad.core.draws import Draws, tile_size
 from risegrad.core.shaped_step import block_scalars

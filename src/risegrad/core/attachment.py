@@ -27,7 +27,7 @@ from risegrad.core.coverage import (
     summary,
     taking_part,
 )
-from risegrad.core.displacements import Starts, kept_by_decay, writable_gradient
+from risegrad.core.displacements import kept_by_decay, writable_gradient
 from risegrad.core.optimizers import (
     check_can_be_shaped,
     has_gradients,
@@ -37,7 +37,7 @@ from risegrad.core.optimizers import (
 )
 from risegrad.core.shaped_step import shape_tensors, shape_whole
 from risegrad.core.shapers import Shaper
-from risegrad.core.shards import Kept, Work, exact_products
+from risegrad.core.shards import Kept, Starts, Work, exact_products
 
 On = Literal["gradient", "update"]
 Closure = Callable[[], Any]
@@ -219,7 +219,7 @@ class Attachment:
             }
         with torch.no_grad(), exact_products(*self._tensors[:1]):
             if tie is not None:
-                self._work = tie.ready(self._moving)
+                self._work = tie.begin(self._moving)
             elif self._moving is not None:
                 self._starts = Starts(self._moving)
         if self.on == "update":

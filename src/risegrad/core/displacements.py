@@ -1,16 +1,15 @@
-"""What an attachment takes hold of: gradients that can be written to, and where steps began."""
+"""What an attachment asks of an optimizer's parameters: gradients to write to, and their decay."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from risegrad.core.optimizers import decay_kept
-from risegrad.core.shards import Kept, local
+from risegrad.core.shards import Kept
 
 
 def writable_gradient(tensor: Tensor) -> Tensor | None:
@@ -19,39 +18,6 @@ def writable_gradient(tensor: Tensor) -> Tensor | None:
     if grad is not None and grad.layout is torch.strided and 0 in grad.stride():
         tensor.grad = grad = grad.clone(memory_format=torch.contiguous_format)
     return grad
-
-
-class Starts:
-    """Where tensors stood before a step; those that cannot move need no copy."""
-
-    def __init__(self, moving: Mapping[str, Tensor]) -> None:
-        here = [local(tensor.detach()) for tensor in moving.values()]
-        copies = [torch.empty_like(tensor) for tensor in here]
-        if here:
-            torch._foreach_copy_(copies, here)
-        self._values = dict(zip(moving, copies, strict=True))
-
-    @contextmanager
-    def displaced(self, tensors: Mapping[str, Tensor], kept: Kept | None = None) -> Iterator[None]:
-        """While active, these parameters hold their displacements: no third copy of them.
-
-        ``kept``: what decoupled weight decay left of each; then it is no part of a displacement.
-        """
-        here = [local(tensor.detach()) for tensor in tensors.values()]
-        starts = [self._values[name] for name in tensors]
-        decayed: dict[int, tuple[float | Tensor, list[Tensor]]] = {}
-        for name in tensors.keys() & (kept or {}).keys():
-            share = (kept or {})[name]
-            decayed.setdefault(id(share), (share, []))[1].append(self._values[name])
-        for share, own in decayed.values():
-            torch._foreach_mul_(own, share)
-        if here:
-            torch._foreach_sub_(here, starts)
-        try:
-            yield
-        finally:
-            if here:
-                torch._foreach_add_(here, starts)
 
 
 def kept_by_decay(optimizer: Optimizer, groups: Mapping[str, tuple[Tensor, int]]) -> Kept:

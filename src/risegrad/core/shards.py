@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from math import prod
@@ -240,6 +240,54 @@ class WholeStep:
 Work = Callable[[WholeStep], None]
 
 
+class Starts:
+    """Where tensors stood before a step; those that cannot move need no copy."""
+
+    def __init__(self, moving: Mapping[str, Tensor]) -> None:
+        here = [local(tensor.detach()) for tensor in moving.values()]
+        copies = [torch.empty_like(tensor) for tensor in here]
+        if here:
+            torch._foreach_copy_(copies, here)
+        self._values = dict(zip(moving, copies, strict=True))
+
+    @contextmanager
+    def displaced(self, tensors: Mapping[str, Tensor], kept: Kept | None = None) -> Iterator[None]:
+        """While active, these parameters hold their displacements: no third copy of them.
+
+        ``kept``: what decoupled weight decay left of each; then it is no part of a displacement.
+        """
+        here = [local(tensor.detach()) for tensor in tensors.values()]
+        starts = [self._values[name] for name in tensors]
+        decayed: dict[int, tuple[float | Tensor, list[Tensor]]] = {}
+        for name in tensors.keys() & (kept or {}).keys():
+            share = (kept or {})[name]
+            decayed.setdefault(id(share), (share, []))[1].append(self._values[name])
+        for share, own in decayed.values():
+            torch._foreach_mul_(own, share)
+        if here:
+            torch._foreach_sub_(here, starts)
+        try:
+            yield
+        finally:
+            if here:
+                torch._foreach_add_(here, starts)
+
+
+def displacing(
+    work: Work, moving: Mapping[str, Tensor], names: Collection[str] | None = None
+) -> Work:
+    """The same work while parameters (of these names) hold their displacements."""
+    own = moving if names is None else {name: moving[name] for name in names if name in moving}
+    starts = Starts(own)
+
+    def displaced(step: WholeStep) -> None:
+        there = {name: tensor for name, tensor in step.tensors.items() if name in own}
+        with starts.displaced(there, step.kept):
+            work(step)
+
+    return displaced
+
+
 class Tie(ABC):
     """A shaper tied to the parameters of one optimizer."""
 
@@ -249,11 +297,19 @@ class Tie(ABC):
     """Whether decoupled weight decay stays what it is: displacements come without it."""
 
     @abstractmethod
-    def ready(self, moving: Mapping[str, Tensor] | None = None) -> Work:
-        """What to do with the step that begins now; called before the parameters move.
+    def ready(self) -> Work:
+        """What to do with the step that begins now.
 
-        ``moving``: those that may move, if displacements are shaped; None: gradients are.
+        Called while the parameters have their values; when a displacement is shaped, they hold it.
         """
+
+    def begin(self, moving: Mapping[str, Tensor] | None) -> Work:
+        """The same for these parameters, which are about to move; None: gradients are shaped.
+
+        Its work finds them moved. Who does not say otherwise works on what they hold then.
+        """
+        work = self.ready()
+        return work if moving is None else displacing(work, moving)
 
     def notes(self) -> list[str]:
         """Lines for ``print(handle)``."""

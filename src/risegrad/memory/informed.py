@@ -23,10 +23,18 @@ from risegrad.common.checks import check_choice, check_positive_int
 from risegrad.core.arithmetic import norm
 from risegrad.core.attachment import On
 from risegrad.core.blocks import BlockChoice, listing
-from risegrad.core.displacements import Starts
 from risegrad.core.optimizers import is_adaptive
 from risegrad.core.shapers import BlockDraws, QChoice, Shaper, one_draw_coefficients
-from risegrad.core.shards import Reduction, Tie, WholeStep, Work, gathered, put, reduced
+from risegrad.core.shards import (
+    Reduction,
+    Tie,
+    WholeStep,
+    Work,
+    displacing,
+    gathered,
+    put,
+    reduced,
+)
 from risegrad.memory.factor import check_damping
 from risegrad.memory.memory import DAMPING, Memory
 from risegrad.memory.sides import Bound, ParameterSides
@@ -264,19 +272,6 @@ class Informed(Shaper):
         )
 
 
-def _displacing(work: Work, moving: Mapping[str, Tensor] | None, names: Sequence[str]) -> Work:
-    """The same work while these parameters, if they move at all, hold their displacements."""
-    if moving is None:
-        return work
-    starts = Starts({name: moving[name] for name in names if name in moving})
-
-    def displaced(step: WholeStep) -> None:
-        with starts.displaced({n: step.tensors[n] for n in names if n in step.tensors}, step.kept):
-            work(step)
-
-    return displaced
-
-
 def right_place(optimizer: Optimizer) -> On:
     """Where Informed works: the update of adaptive optimizers and of those with a line search."""
     return "update" if is_adaptive(optimizer) or isinstance(optimizer, LBFGS) else "gradient"
@@ -325,12 +320,15 @@ class InformedTie(Tie):
                 "exempt, or take strict=False to leave them as plain training leaves them"
             )
 
-    def ready(self, moving: Mapping[str, Tensor] | None = None) -> Work:
+    def ready(self) -> Work:
+        return self.begin(None)
+
+    def begin(self, moving: Mapping[str, Tensor] | None) -> Work:
         self._check_strict()  # one may have been thawed
         if self.shaper.q is not None:
             sides, damping = self.bound.now(), self.shaper.damping
-            drawn = DrawnStep(sides, damping, float(self.shaper.q))  # type: ignore[arg-type]
-            return _displacing(drawn.draw, moving, list(moving or ()))
+            draw = DrawnStep(sides, damping, float(self.shaper.q)).draw  # type: ignore[arg-type]
+            return draw if moving is None else displacing(draw, moving)
         stacks = self._stacks
         begun = stacks.begin(moving)
 
@@ -349,7 +347,7 @@ class InformedTie(Tie):
             for one, _ in turned:
                 one.finish(step, factor)
 
-        return _displacing(turn, moving, stacks.large)
+        return turn if moving is None else displacing(turn, moving, stacks.large)
 
     @cached_property
     def _stacks(self) -> Stacks:

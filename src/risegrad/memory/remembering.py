@@ -60,8 +60,9 @@ def shown(
 
 SMALL = 10 * 2**20
 """Up to so many bytes for the whole memory all factors are kept in full."""
-RANK = 16
-"""Eigenpairs of each factor of a larger one."""
+RANK = 12
+"""Eigenpairs of each factor of a larger one: they save 0.96 of what full ones save and take fewer
+bytes than a LoRA of rank 8 (``benchmarks/memory_ranks.py``)."""
 MOST, LEAST = 64, 4
 """Eigenpairs of each factor: more make every step slower, fewer hardly protect."""
 NUMBER = 4
@@ -93,7 +94,7 @@ def rank_for(dims: Iterable[int], budget: int | None = None, number: int = NUMBE
     >>> rank_for([100, 100]) is None
     True
     >>> rank_for([4096] * 448)
-    16
+    12
     >>> rank_for([4096] * 448, budget=64 * 2**20)
     18
     >>> rank_for([4096] * 448, budget=64 * 2**20, number=8)
@@ -139,7 +140,7 @@ def remember(
     that do not count. ``examples``: how many are taken at most (None: all). ``of``: "predictions",
     "features", the name of a module, or a function of (model, batch) that gives features.
     ``rank``: eigenpairs kept of each factor; None keeps full factors where all of them take 10 MiB
-    at most, otherwise 16 eigenpairs, or as many as a ``budget`` of bytes allows.
+    at most, otherwise 12 eigenpairs, or as many as a ``budget`` of bytes allows.
     ``layers``: patterns over layer names (None: all that is trained, or all if nothing is);
     ``exempt``: those left out; ``strict``: every trained parameter must be covered.
     ``progress``: a bar if it takes long, False for none, or ``progress(seen, examples)``.

@@ -179,4 +179,4 @@ def test_nothing_is_kept_between_steps() -> None:
     run = sgd(Rise(), "update")
     run.advance()
     assert run.handle is not None
-    assert run.handle._before is None
+    assert run.handle._starts is run.handle._moving is None
