@@ -10,7 +10,7 @@ from torch.func import functional_call, hessian, jacrev, vmap
 
 from risegrad.core.shapers import Rise
 from risegrad.curvature.objective import Objective
-from risegrad.curvature.products import NetworkOperator
+from risegrad.curvature.products import NetworkOperator, Operator
 from risegrad.curvature.space import Space, make_space, trained_parameters
 
 CLASSES, WIDTH = 3, 4
@@ -47,6 +47,14 @@ def operator(model: nn.Module, data: list[Pair], kind: str = "ggn", **options) -
     rise, loss = options.pop("rise", None), options.pop("loss", None)
     objective, space, parameters = parts(model, data, rise, loss)
     return NetworkOperator(objective, space, parameters, kind, **options)
+
+
+def asymmetry(subject: Operator) -> float:
+    """``|u'Hv - v'Hu| / (|u| |Hv|)`` for random ``u`` and ``v``."""
+    generator = torch.Generator().manual_seed(0)
+    u, v = torch.randn(2, subject.space.d, generator=generator, dtype=torch.float64)
+    hu, hv = (subject @ u).double(), (subject @ v).double()
+    return float((u @ hv - v @ hu).abs() / (u.norm() * hv.norm()))
 
 
 def flat_function(model: nn.Module, space: Space, x: Tensor) -> tuple[Callable, Tensor]:

@@ -17,7 +17,7 @@ def no_tick(count: int) -> None:
 def space() -> Space:
     ends = [sum(SIZES[: i + 1]) for i in range(len(SIZES))]
     blocks = tuple(
-        Block(f"b{i}", end - size, end, q)
+        Block(f"b{i}", size, q, start=end - size)
         for i, (end, size, q) in enumerate(zip(ends, SIZES, QUERIES, strict=True))
     )
     cpu = torch.device("cpu")

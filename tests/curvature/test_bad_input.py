@@ -109,7 +109,6 @@ CASES = [
      "curvature products are not symmetric: z'Hw and w'Hz differ by"),
     (lambda: DenseOperator(H[:3], space()), ValueError, "matrix must have shape (21, 21), got (3,"),
     (lambda: DENSE @ G[:3], ValueError, "a vector must have shape (21,) or (21, K), got (3,)"),
-    (lambda: DENSE.block(0) @ G, ValueError, "a vector must have shape (7,) or (7, K), got (21,)"),
     (lambda: DenseOperator(H, space(), columns=0), ValueError, "columns must be an integer >= 1"),
     (lambda: operator(network(), OLD, "fisher", samples=0), ValueError,
      "samples must be an integer >= 1, got 0"),

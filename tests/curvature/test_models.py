@@ -7,11 +7,12 @@ from peft import LoraConfig, get_peft_model
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
 
+from curvature.networks import asymmetry
 from references import assert_close
 from risegrad.core.shapers import Rise
 from risegrad.curvature import Measurement, ProductBudget, diagnose
 from risegrad.curvature.objective import Objective
-from risegrad.curvature.products import KINDS, NetworkOperator, asymmetry
+from risegrad.curvature.products import KINDS, NetworkOperator
 from risegrad.curvature.space import make_space, trained_parameters
 
 VOCABULARY = 20

@@ -4,10 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from curvature.networks import batches, dense_curvature, network, operator, parts
+from curvature.networks import asymmetry, batches, dense_curvature, network, operator, parts
 from references import STANDARD_ERRORS, assert_close
-from risegrad.core.shapers import Rise
-from risegrad.curvature.products import KINDS, DenseOperator, NetworkOperator, asymmetry
+from risegrad.curvature.products import KINDS, NetworkOperator
 
 
 @pytest.mark.parametrize("kind", ["hessian", "ggn", "empirical-fisher"])
@@ -67,34 +66,6 @@ def test_flags_of_single_modules_come_back():
     subject = operator(model, batches())
     subject @ torch.ones(subject.space.d, dtype=torch.float64)
     assert [module.training for module in model] == [True, False, True, True]
-
-
-def test_an_asymmetric_matrix_is_seen():
-    _, space, _ = parts(network(), batches())
-    matrix = torch.randn(space.d, space.d, dtype=torch.float64)
-    assert asymmetry(DenseOperator(matrix, space)) > 0.01
-
-
-@pytest.mark.parametrize("blocks", ["tensor", "module", "whole", 6])
-def test_blocks_and_block_pairs(blocks):
-    model, data = network(), batches()
-    subject = operator(model, data, "hessian", rise=Rise(blocks=blocks), columns=5)
-    matrix = dense_curvature(model, data, subject.space, "hessian")
-    count = len(subject.space.blocks)
-    for row, column in ((0, count - 1), (count - 1, 0), (0, None)):
-        part = subject.block(row, column)
-        rows, columns = (subject.space.blocks[i].at for i in (part.row, part.column))
-        assert part.shape == matrix[rows, columns].shape
-        vectors = torch.randn(part.shape[1], 2, dtype=torch.float64)
-        assert_close(part @ vectors, matrix[rows, columns] @ vectors)
-        assert_close(part @ vectors[:, 0], matrix[rows, columns] @ vectors[:, 0])
-
-
-def test_blocks_by_name():
-    subject = operator(network(), batches())
-    assert subject.block("2.bias", "0.weight").shape == (3, 20)
-    with pytest.raises(ValueError, match="no block is called 'head'; the blocks are 0"):
-        subject.block("head")
 
 
 def test_a_loss_that_sums():

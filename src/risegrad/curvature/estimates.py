@@ -265,13 +265,6 @@ class Estimate:
     error: float = 0.0
     products: int = 0
 
-    @property
-    def relative_error(self) -> float:
-        """``error/|value|``; infinite where the value is zero and the error is not."""
-        if self.error == 0:
-            return 0.0
-        return self.error / abs(self.value) if self.value else math.inf
-
     def __str__(self) -> str:
         return with_error(self.value, self.error)
 

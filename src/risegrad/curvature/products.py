@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, final
 
 import torch
@@ -68,45 +67,11 @@ class Operator(ABC):
         """A displacement in its own coordinates, which a learning rate per group may scale."""
         return x
 
-    def block(self, row: int | str, column: int | str | None = None) -> BlockOperator:
-        """``H_bb``, or ``H_bc`` with ``column``; blocks by number or name."""
-        b = self.space.find(row) if isinstance(row, str) else row
-        c = self.space.find(column) if isinstance(column, str) else column
-        return BlockOperator(self, b, b if c is None else c)
-
     def dense(self) -> Tensor:
         """The matrix itself in float64: the reference for small problems."""
         if self.space.d > DENSE_LIMIT:
             raise ValueError(f"dense needs d <= {DENSE_LIMIT}, got {self.space.d}")
         return (self @ torch.eye(self.space.d, dtype=self.space.dtype)).double()
-
-
-@dataclass(frozen=True)
-class BlockOperator:
-    """``H_bc``: rows of one block, columns of another; a product costs one of the whole."""
-
-    whole: Operator
-    row: int
-    column: int
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns: the sizes of the two blocks."""
-        blocks = self.whole.space.blocks
-        return blocks[self.row].d, blocks[self.column].d
-
-    def __matmul__(self, v: Tensor) -> Tensor:
-        rows, columns = (self.whole.space.blocks[i] for i in (self.row, self.column))
-        if v.ndim not in (1, 2) or v.shape[0] != columns.d:
-            raise ValueError(
-                f"a vector must have shape ({columns.d},) or ({columns.d}, K), got {tuple(v.shape)}"
-            )
-        wide = torch.zeros(
-            self.whole.space.d, *v.shape[1:], dtype=self.whole.space.dtype,
-            device=self.whole.space.device,
-        )  # fmt: skip
-        wide[columns.at] = v.to(wide)
-        return (self.whole @ wide)[rows.at]
 
 
 @final
@@ -238,11 +203,3 @@ def _curvlinops_class(kind: Kind) -> Any:
         "empirical-fisher": curvlinops.EFLinearOperator,
         "fisher": curvlinops.FisherMCLinearOperator,
     }[kind]
-
-
-def asymmetry(operator: Operator, seed: int = 0) -> float:
-    """``|u'Hv - v'Hu| / (|u| |Hv|)`` for random ``u``, ``v``: rounding, or a loss that changes."""
-    generator = torch.Generator().manual_seed(seed)
-    u, v = torch.randn(2, operator.space.d, generator=generator, dtype=torch.float64)
-    hu, hv = (operator @ u).double().cpu(), (operator @ v).double().cpu()
-    return float((u @ hv - v @ hu).abs() / (u.norm() * hv.norm()))

@@ -10,10 +10,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from risegrad.core.blocks import Blocks, exempted, listing, resolve_blocks
+from risegrad.core.blocks import BlockRow, Blocks, exempted, resolve_blocks
 from risegrad.core.coverage import plain_name
 from risegrad.core.shapers import Shaper, q_of_blocks
-from risegrad.theory.calibration import mean_factor, tau
 
 MOST_BLOCKS = 256
 """With more blocks, rules are compared and blocks are not: each of them would cost a product."""
@@ -22,33 +21,20 @@ EXACT = 10**12
 
 
 @dataclass(frozen=True)
-class Block:
-    """Positions ``start..stop`` of the flat vector, shaped with ``q`` directions."""
+class Block(BlockRow):
+    """A block and its place in the flat vector, ``start..stop``."""
 
-    name: str
-    start: int
-    stop: int
-    q: int
+    start: int = 0
 
     @property
-    def d(self) -> int:
-        """How many coordinates it has."""
-        return self.stop - self.start
+    def stop(self) -> int:
+        """Where it ends."""
+        return self.start + self.d
 
     @property
     def at(self) -> slice:
         """Its place in the flat vector."""
         return slice(self.start, self.stop)
-
-    @property
-    def tau(self) -> float:
-        """``tau = d/(q+d+1)``."""
-        return tau(self.d, self.q)
-
-    @property
-    def mean_factor(self) -> float:
-        """``a = sqrt(q/(q+d+1))``."""
-        return mean_factor(self.d, self.q)
 
 
 @dataclass(frozen=True)
@@ -126,14 +112,6 @@ class Space:
         sums = torch.zeros(len(self.blocks), dtype=torch.float64, device=products.device)
         return sums.index_add_(0, self._owners.to(products.device), products).cpu()
 
-    def find(self, name: str) -> int:
-        """The number of a block, by its name."""
-        for number, block in enumerate(self.blocks):
-            if block.name == name:
-                return number
-        names = listing([block.name for block in self.blocks])
-        raise ValueError(f"no block is called {name!r}; the blocks are {names}")
-
 
 def trained_parameters(model: nn.Module, exempt: Sequence[str] = ()) -> dict[str, Tensor]:
     """What an update moves: parameters that want gradients and are not exempt, by plain name.
@@ -186,7 +164,7 @@ def joined(spaces: Sequence[Space]) -> Space:
     blocks: list[Block] = []
     for space in spaces:
         start = blocks[-1].stop if blocks else 0
-        blocks += [replace(b, start=b.start + start, stop=b.stop + start) for b in space.blocks]
+        blocks += [replace(b, start=b.start + start) for b in space.blocks]
     return Space(
         tuple(name for space in spaces for name in space.names),
         tuple(shape for space in spaces for shape in space.shapes),
@@ -208,7 +186,10 @@ def _cut(blocks: Blocks, counts: Sequence[int], sizes: Mapping[str, int]) -> tup
         edges = [*range(start, stop, blocks.chunk or stop - start), stop]
         pieces = list(pairwise(edges))
         labels = [name] if len(pieces) == 1 else [f"{name}[{i}]" for i in range(len(pieces))]
-        found.extend(Block(label, *piece, q) for label, piece in zip(labels, pieces, strict=True))
+        found += [
+            Block(label, high - low, q, start=low)
+            for label, (low, high) in zip(labels, pieces, strict=True)
+        ]
         start = stop
     return tuple(found)
 

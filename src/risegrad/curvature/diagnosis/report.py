@@ -6,7 +6,7 @@ import html
 import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from risegrad.common.settings import read
@@ -116,21 +116,13 @@ class Diagnosis:
 
         Files of earlier versions say more, which is left out.
         """
-        known = _known(Diagnosis, _numbered(content))
-        known["blocks"] = [_known(BlockReport, block) for block in known["blocks"]]
-        known["rules"] = [_known(RuleForecast, rule) for rule in known["rules"]]
-        known["totals"] = known["totals"] and _known(Totals, known["totals"])
-        return read(Diagnosis, known)
+        return read(Diagnosis, _numbered(content), foreign=True)
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
 
     def __str__(self) -> str:
         return summary(self)
-
-
-def _known(kind: type, content: Mapping[str, Any]) -> dict[str, Any]:
-    return {one.name: content[one.name] for one in fields(kind) if one.name in content}
 
 
 NUMBERS = {"value": math.nan, "error": math.nan, "lower": -math.inf, "upper": math.inf}
