@@ -6,14 +6,13 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from risegrad.common.imports import EXTRAS
-from riselab.cli import COMMANDS, main
+from riselab.cli import commands, main
 from riselab.sandbox import command as sandbox
 from riselab.sandbox import figures
 from riselab.sandbox.run import SandboxSettings
@@ -35,11 +34,11 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert "examples:\n  rise list\n" in text
     assert "'rise COMMAND --help' explains each command" in text
-    for command in COMMANDS:
+    for command in commands():
         assert command.NAME in text
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.NAME)
+@pytest.mark.parametrize("command", commands(), ids=lambda command: command.NAME)
 def test_every_command_has_a_description_and_examples_that_parse(
     command: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -208,6 +207,9 @@ for name in [n for n in sys.modules if n.split(".")[0] in ("torch", "risegrad")]
     del sys.modules[name]
 sys.modules["risegrad"] = root
 from riselab.cli import main
+early = {name for name in sys.modules if name.startswith("riselab.")} - {"riselab.cli"}
+if early:
+    sys.exit(f"imported before an interrupt is caught: {early}")
 code = main(["--help"])
 heavy = {"torch", "numpy", "matplotlib", "tqdm"} & set(sys.modules)
 sys.exit(f"imported {heavy}" if heavy else code)
@@ -235,26 +237,22 @@ host = { name = "seq-lora" }
 rows = [{ label = "one" }]
 """
 
-Core = Callable[..., "subprocess.CompletedProcess[str]"]
+EACH = """
+import contextlib, io, json, sys
+from riselab.cli import main
 
-
-@pytest.fixture
-def core_only(tmp_path: Path) -> Core:
-    """``rise`` in a Python that has torch and numpy and none of the extras."""
-    blocked = set(EXTRAS) | {"scipy", "pandas", "pyarrow"}
-    (tmp_path / "sitecustomize.py").write_text(ABSENT.replace("{names}", repr(blocked)))
-    (tmp_path / "texts.toml").write_text(LANGUAGE)
-    source = str(Path(__file__).parents[1] / "src")
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), source])}
-    return lambda *argv: subprocess.run(
-        [sys.executable, "-m", "riselab.cli", *argv],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+found = []
+for argv in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()) as text, contextlib.redirect_stderr(text):
+        code = main(argv)
+    found.append([code, text.getvalue()])
+print(json.dumps(found))
+"""
 
 
 # Every command is here, with what it says in a core-only installation and its exit code.
 CORE_ONLY = {
-    "list": [(["list"], 0, "hosts")],
+    "list": [(["list"], 0, "\n  zo-fc ")],
     "show": [
         (["show", "digits"], 0, 'sklearn.datasets is needed: pip install "risegrad[lab]"'),
         (["show", "texts.toml"], 2, 'is needed: pip install "risegrad[language]"'),
@@ -281,19 +279,25 @@ CORE_ONLY = {
 
 
 def test_every_command_is_tried_without_extras() -> None:
-    assert set(CORE_ONLY) == {command.NAME for command in COMMANDS}
+    assert set(CORE_ONLY) == {command.NAME for command in commands()}
 
 
-@pytest.mark.parametrize("command", CORE_ONLY)
-def test_a_core_only_installation_names_the_extra(command: str, core_only: Core) -> None:
-    done = {}
-    for argv, code, words in CORE_ONLY[command]:
-        if tuple(argv) not in done:
-            done[tuple(argv)] = core_only(*argv)
-        found = done[tuple(argv)]
-        text = found.stdout + found.stderr
-        assert (found.returncode, words in text) == (code, True), text
-        assert "Traceback" not in text
+def test_a_core_only_installation_names_the_extra(tmp_path: Path) -> None:
+    """All commands in one process: a Python that has torch and numpy and none of the extras."""
+    blocked = set(EXTRAS) | {"scipy", "pandas", "pyarrow"}
+    (tmp_path / "sitecustomize.py").write_text(ABSENT.replace("{names}", repr(blocked)))
+    (tmp_path / "texts.toml").write_text(LANGUAGE)
+    source = str(Path(__file__).parents[1] / "src")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), source])}
+    cases = [case for command in CORE_ONLY.values() for case in command]
+    done = subprocess.run(
+        [sys.executable, "-c", EACH, json.dumps([argv for argv, _, _ in cases])],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for (argv, code, words), found in zip(cases, json.loads(done.stdout), strict=True):
+        assert (found[0], words in found[1]) == (code, True), (argv, found)
+        assert "Traceback" not in found[1], argv
 
 
 @pytest.mark.parametrize("argv", [["list"], ["show", "digits", "--json"]])

@@ -10,7 +10,6 @@ import importlib
 import sys
 import warnings
 from collections.abc import Sequence
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
@@ -43,11 +42,13 @@ MOVED = {
 }
 
 
-class _Moved(MetaPathFinder, Loader):
+class _Moved:
+    """Finder and loader; their base classes would take longer to import than all of this."""
+
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        return ModuleSpec(name, self) if name in MOVED else None
+        return ModuleSpec(name, self) if name in MOVED else None  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         warnings.warn(f"{spec.name} is {MOVED[spec.name]} now", DeprecationWarning, stacklevel=2)

@@ -1,10 +1,10 @@
 """The command ``rise``: one small module per subcommand, and everything they share.
 
-A subcommand is a module with the names of ``CommandModule``; listing it in ``COMMANDS`` is all it
+A subcommand is a module with the names of ``CommandModule``; listing it in ``commands`` is all it
 takes. Such a module imports nothing heavy at its top, so that ``rise --help`` stays quick.
 
-Exit codes: 0 done, 1 the work failed, 2 the arguments are wrong or something that they need is not
-there, 130 interrupted, 141 nobody reads the output any more.
+Exit codes: 0 done, 1 the work failed, 2 the arguments are wrong or something that they need is
+missing, 130 interrupted, 141 output pipe closed.
 """
 
 import argparse
@@ -14,16 +14,9 @@ import textwrap
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 from typing import NoReturn, Protocol
 
 from risegrad.common.imports import explained
-from riselab.commands import calibrate, diagnose, frontier, local
-from riselab.commands import list as listing
-from riselab.commands import report as report_command
-from riselab.commands import run as run_command
-from riselab.commands import show as show_command
-from riselab.sandbox import command as sandbox
 
 DONE, FAILED, USAGE, INTERRUPTED, UNREAD = 0, 1, 2, 130, 141
 
@@ -47,25 +40,23 @@ class CommandModule(Protocol):
         """Check the arguments and return the job, which returns the exit code."""
 
 
-COMMANDS: tuple[CommandModule, ...] = (
-    listing,
-    show_command,
-    run_command,
-    report_command,
-    frontier,
-    calibrate,
-    diagnose,
-    local,
-    sandbox,
-)
+def commands() -> tuple[CommandModule, ...]:
+    """All subcommands; imported here, where an interrupt is already one line."""
+    from riselab.commands import calibrate, diagnose, frontier, list, local, report, run, show
+    from riselab.sandbox import command as sandbox
+
+    return list, show, run, report, frontier, calibrate, diagnose, local, sandbox
+
 
 DESCRIPTION = """\
-RISE replaces each block of an exact gradient by a randomized shape of it, so that a model adapts
-to a new task with less exposure of what it knew. This command runs experiments and reports.
+RISE replaces each block of a gradient by a random shape around it, so that a model that learns a
+new task disturbs less of what it knew. This command runs experiments, compares methods on your own
+model, and makes pages of the results.
 
 An experiment is a TOML file: a stream of tasks, a model, and one row per way of learning. 'list'
-names what there is, 'show' says what would run, 'run' does it and can be stopped and repeated at
-any time, 'report' makes a page with the paper's figures beside ours."""
+names the parts that a file can use, 'show' says what would run, 'run' runs it (stop it at any time,
+the same command continues), and 'report' makes a page, with the paper's figures beside ours.
+Start with 'frontier' for a model and data of your own."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -77,24 +68,25 @@ class _Parser(argparse.ArgumentParser):
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of ``rise`` with all its subcommands."""
+    known = commands()
     parser = _Parser(
         prog="rise",
         description=DESCRIPTION,
-        epilog=_examples([command.EXAMPLES[0] for command in COMMANDS], "rise COMMAND --help"),
+        epilog=_examples([command.EXAMPLES[0] for command in known], "rise COMMAND --help"),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"rise {_version()}")
     _add_debug(parser, default=False)
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
-    for command in COMMANDS:
-        _add_command(commands, command, parser)
+    parsers = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
+    for command in known:
+        _add_command(parsers, command, parser)
     return parser
 
 
 def _add_command(
-    commands: "argparse._SubParsersAction[_Parser]", command: CommandModule, root: _Parser
+    parsers: "argparse._SubParsersAction[_Parser]", command: CommandModule, root: _Parser
 ) -> None:
-    parser = commands.add_parser(
+    parser = parsers.add_parser(
         command.NAME,
         help=command.SUMMARY,
         description=command.DESCRIPTION,
@@ -120,6 +112,8 @@ def _examples(examples: Sequence[str], more: str | None = None) -> str:
 
 
 def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version("risegrad")
     except PackageNotFoundError:

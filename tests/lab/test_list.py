@@ -1,12 +1,11 @@
 """``rise list``: what there is, one line each."""
 
-import sys
-import types
 from pathlib import Path
 
 import pytest
 
 from riselab.cli import main
+from riselab.commands import list as listing
 from riselab.experiments import file
 
 WORDS = {
@@ -17,10 +16,8 @@ WORDS = {
 
 
 @pytest.fixture(autouse=True)
-def _catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = types.ModuleType("catalogue")
-    module.catalogue = lambda: WORDS  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "riselab.continual.runs", module)
+def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "registered", lambda: WORDS)
     monkeypatch.setattr(file, "PLACES", ())
     monkeypatch.setenv("COLUMNS", "80")
 

@@ -2,7 +2,6 @@
 
 import ast
 import importlib
-import inspect
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -70,7 +69,8 @@ def lazy(package: str) -> tuple[Callable[[str], object], Callable[[], list[str]]
     Each name is imported when it is first used, from where the package's own ``if TYPE_CHECKING:``
     has it: written once, and read there by type checkers, editors and this function alike.
     """
-    source = ast.parse(inspect.getsource(sys.modules[package]))
+    loader: Any = sys.modules[package].__loader__  # inspect would take as long as all the rest
+    source = ast.parse(loader.get_source(package))
     homes = {
         alias.name: str(node.module)
         for block in source.body

@@ -1,7 +1,6 @@
 """``rise list``: what experiment files can name, and the experiments of the package."""
 
 import argparse
-import importlib
 import sys
 import textwrap
 from collections.abc import Callable
@@ -14,7 +13,7 @@ SUMMARY = "list hosts, rules, streams, additions, models, trackers, experiments"
 DESCRIPTION = """\
 Lists what an experiment file can name, and the experiments that come along. 'rise list settings'
 explains every field of a file: what is allowed, the default and the meaning; with a SECTION, only
-the fields of that one. Behind what a plugin brings stands [its name and version]."""
+the fields of that one. Entries from plugins are marked [name version]."""
 EXAMPLES: tuple[str, ...] = (
     "rise list",
     "rise list experiments",
@@ -25,7 +24,6 @@ EXAMPLES: tuple[str, ...] = (
 
 KINDS = ("hosts", "rules", "streams", "additions", "models", "trackers", "experiments")
 SETTINGS = "settings"
-CATALOGUE = "riselab.continual.runs"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,7 +75,6 @@ def say(text: str) -> int:
 
 def entries(kind: str) -> dict[str, str]:
     """Name and one line each."""
-    from riselab import plugins
     from riselab.experiments.file import library
     from riselab.pages.text import visible
 
@@ -85,12 +82,26 @@ def entries(kind: str) -> dict[str, str]:
         return {
             visible(name): visible(one.question or one.title) for name, one in library().items()
         }
-    if kind == "trackers":
-        from riselab.running import trackers as run_trackers  # noqa: F401
+    return registered()[kind]
 
-        return plugins.TRACKERS.lines()
-    found: dict[str, dict[str, str]] = importlib.import_module(CATALOGUE).catalogue()
-    return found.get(kind, {})
+
+def registered() -> dict[str, dict[str, str]]:
+    """What the registers hold, by kind; importing ours fills them."""
+    from riselab import plugins
+    from riselab.continual import additions  # noqa: F401
+    from riselab.continual.language.hosts.names import SUMMARIES
+    from riselab.continual.language.streams.settings import DESCRIPTIONS
+    from riselab.continual.vision import hosts, models, streams  # noqa: F401
+    from riselab.running import trackers  # noqa: F401
+
+    return {
+        "hosts": plugins.HOSTS.lines() | SUMMARIES,
+        "rules": plugins.RULES.lines(),
+        "streams": plugins.STREAMS.lines() | DESCRIPTIONS,
+        "additions": plugins.ADDITIONS.lines(),
+        "models": plugins.MODELS.lines(),
+        "trackers": plugins.TRACKERS.lines(),
+    }
 
 
 def _section(kind: str, section: dict[str, str]) -> str:
