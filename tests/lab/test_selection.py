@@ -124,7 +124,7 @@ def test_settings_are_compared_over_the_seeds_that_all_have() -> None:
         ('"validation:avg"', '"test:avg"', "select must be one of validation:avg, validation:last"),
         ('"validation:avg"', '"validation:forgetting"', "select must be one of"),
         ("[sweep]\nhost.lr = [3, 1, 2]\n", "", "must be a row with a sweep"),
-        ('"RISE"', '"RISE"\nbaseline = true', "must have at most one baseline"),
+        ('"RISE"', '"RISE"\nbaseline = true', "has several baselines"),
         ("domain", 'question = "Why"\ndomain', "question must be one line that ends with '[?]'"),
     ],
 )

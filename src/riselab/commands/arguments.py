@@ -16,13 +16,13 @@ def add_experiment(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=text)
     text = "only this row or section, or runs whose id starts with this; may be repeated"
     parser.add_argument("--only", action="append", default=[], metavar="LABEL", help=text)
-    parser.add_argument("--seeds", metavar="0,1,2", help="these seeds instead of the file's")
+    parser.add_argument("--seeds", metavar="0,1,2", help="use these seeds in place of the file's")
     add_plugin(parser)
 
 
 def add_plugin(parser: argparse.ArgumentParser) -> None:
     """The plugins to load beside those that are installed."""
-    text = "a module or .py file with own hosts, rules, streams, ...; may be repeated"
+    text = "a module or .py file with your own hosts, rules, streams, ...; may be repeated"
     parser.add_argument("--plugin", action="append", default=[], metavar="FILE", help=text)
 
 

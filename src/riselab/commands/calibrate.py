@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from riselab.foresight.calibration import CalibrationTable, MemoryEstimate
 
 NAME = "calibrate"
-SUMMARY = "print mean factor per block of a model, and what a memory of it takes; needs no data"
+SUMMARY = "how much of each gradient RISE would keep, and what a memory takes; needs no data"
 DESCRIPTION = """\
-What RISE would leave of the gradient's mean in every block of a model: a = sqrt(q/(q+d+1)). Reads
-shapes only: a timm name, a transformers folder or name, or a file of weights. With --lora, the
-shapes that LoRA would train. With --mean-factor, which q or block size would reach it. Then what a
-memory of the model takes at ranks 8, 16 and 64, for full fine-tuning and for LoRA: bytes, and the
-multiplications that an informed step adds to those of the layers."""
+Says how much of the gradient's mean RISE would keep in every block of a model, a = sqrt(q/(q+d+1)),
+and which q or block size would keep as much as --mean-factor asks for. Only shapes are read, of a
+timm name, a transformers folder or name, or a file of weights; with --lora, they are those that
+LoRA would train. A second table says what a memory of the model takes at ranks 8, 16 and 64, for
+full fine-tuning and for LoRA: bytes, and the multiplications that an informed step adds."""
 EXAMPLES: tuple[str, ...] = (
     "rise calibrate --model vit_base_patch16_224 --lora r=8",
     "rise calibrate --model MODEL_FOLDER --lora r=8,targets=q+v --q 16 --blocks module",
@@ -30,12 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", required=True, metavar="NAME_OR_PATH", help=model)
     lora = "r=RANK or r=RANK,targets=NAME+NAME (default targets: peft's)"
     parser.add_argument("--lora", metavar="SPEC", help=lora)
-    parser.add_argument("--q", type=int, default=4, metavar="N", help="directions (default 4)")
+    parser.add_argument(
+        "--q", type=int, default=4, metavar="N", help="random directions per block (default 4)"
+    )
     blocks = "tensor, module, whole, or a chunk size (default tensor)"
     parser.add_argument("--blocks", default="tensor", metavar="KIND", help=blocks)
     exempt = "parameters that are not shaped, such as 'head.*'; may be repeated"
     parser.add_argument("--exempt", action="append", default=[], metavar="PATTERN", help=exempt)
-    wanted = "say which q and which block size would leave this part of the mean (default 0.5)"
+    wanted = "the part of the mean to reach by another q or block size (default 0.5)"
     parser.add_argument("--mean-factor", type=float, default=0.5, metavar="A", help=wanted)
     tokens = "tokens in a training step, for the time of informed steps (default 2048)"
     parser.add_argument("--tokens", type=int, default=2048, metavar="N", help=tokens)

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from riselab.commands.session_choice import add_choice, chosen, telling
+from riselab.commands.session_choice import Measured, Tell, add_choice, chosen, measure
 
 if TYPE_CHECKING:
     from riselab.commands.session_choice import SessionChoice
+    from riselab.foresight.reached_point import ReachedPoint
 
 NAME = "diagnose"
 SUMMARY = "predict what each rule's next steps would do to what a run has learned so far"
 DESCRIPTION = """\
-Takes one run of an experiment (--only; the first otherwise) at a point of its stream: where its
-checkpoint in --out is, or after learning the earlier tasks. Measures the curvature of the earlier
-tasks' losses and predicts what the next session's first step would do to them by each rule: plain,
-RISE and its controls, informed. Prints a decision and its reasons; writes diagnosis.json below
---out.
+Takes one run of an experiment (the first that --only leaves) to a point of its stream: that of its
+checkpoint in --out, or the end of the earlier tasks, which it then learns first. There it measures
+the curvature of the earlier tasks' losses and predicts what the next session's first step would do
+to them by each rule: plain, RISE and its controls, informed. It prints a decision with its reasons
+and writes diagnosis.json below --out. For a model of your own there is risegrad.diagnose.
 Needs curvlinops and tqdm: pip install "risegrad[curvature,lab]"."""
 EXAMPLES: tuple[str, ...] = (
     "rise diagnose turned-digits --only RISE",
@@ -35,28 +36,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def plan(args: argparse.Namespace) -> Callable[[], int]:
     """Check the arguments and return the job."""
-    choice, quiet = chosen(args), bool(args.quiet)
-    return lambda: execute(choice, quiet)
+    choice = chosen(args)
+    return lambda: measure(choice, "diagnosis", args.quiet, partial(diagnosed, choice))
 
 
-def execute(choice: SessionChoice, quiet: bool) -> int:
-    """Reach the point, measure, write, and say so."""
-    from risegrad.common.files import output_folder, write_json
+def diagnosed(choice: SessionChoice, point: ReachedPoint, tell: Tell) -> Measured:
+    """The diagnosis at the point."""
     from riselab.foresight.session_diagnosis import diagnose_session
-    from riselab.records.record import provenance
 
-    output_folder(choice.out)  # fails now; its folder comes when there is a point
-    folder = choice.folder("diagnosis")
-    with telling(quiet) as tell:
-        point = choice.reach(folder, tell)
-        output_folder(folder)
-        found = diagnose_session(
-            point, choice.shaped_like, choice.diagnosis, choice.subject(point),
-            lambda done, most: tell("curvature products", f"{done}/{most}"),
-        )  # fmt: skip
-    found = replace(found, environment=provenance())
-    write_json(folder / "diagnosis.json", found.to_dict())
-    if not quiet:
-        print(f"{found.subject}\n{choice.choice}\n\n{found}")
-        print(f"\nwrote {folder / 'diagnosis.json'}")
-    return 0
+    return diagnose_session(
+        point, choice.shaped_like, choice.diagnosis, choice.subject(point),
+        lambda done, most: tell("curvature products", f"{done}/{most}"),
+    )  # fmt: skip

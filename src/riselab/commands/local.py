@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from riselab.commands.session_choice import add_choice, chosen, telling
+from riselab.commands.session_choice import Measured, Tell, add_choice, chosen, measure
 
 if TYPE_CHECKING:
     from riselab.commands.session_choice import SessionChoice
+    from riselab.foresight.reached_point import ReachedPoint
 
 NAME = "local"
 SUMMARY = "compare predicted and true changes of what a run has learned, step by step"
 DESCRIPTION = """\
-Takes a run at a point of its stream as 'rise diagnose' does, moves the model by one step and by a
-few steps of each rule at several step sizes, measures what happened to the earlier tasks' losses
-and compares it with what each curvature had predicted. Prints a summary and writes local.json below
---out.
+Takes a run to a point of its stream as 'rise diagnose' does, moves the model by one step and by a
+few steps of each rule at several step sizes, measures what happens to the earlier tasks' losses,
+and compares that with what each curvature predicted. It prints a summary and writes local.json
+below --out.
 Needs curvlinops and tqdm: pip install "risegrad[curvature,lab]"."""
 EXAMPLES: tuple[str, ...] = (
     "rise local turned-digits --only RISE",
@@ -33,33 +34,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def plan(args: argparse.Namespace) -> Callable[[], int]:
     """Check the arguments and return the job."""
-    choice, quiet = chosen(args), bool(args.quiet)
-    return lambda: execute(choice, quiet)
+    choice = chosen(args)
+    return lambda: measure(choice, "local", args.quiet, partial(moved, choice))
 
 
-def execute(choice: SessionChoice, quiet: bool) -> int:
-    """Reach the point, move, measure, write, and say so."""
-    from risegrad.common.files import output_folder, write_json
+def moved(choice: SessionChoice, point: ReachedPoint, tell: Tell) -> Measured:
+    """Updates from the point, predicted and measured."""
     from riselab.foresight.local_validation import LocalSettings, run_local
     from riselab.foresight.session_diagnosis import problem_at
-    from riselab.records.record import provenance
 
-    output_folder(choice.out)  # fails now; its folder comes when there is a point
-    folder = choice.folder("local")
-    with telling(quiet) as tell:
-        point = choice.reach(folder, tell)
-        output_folder(folder)
-        settings = LocalSettings(
-            choice.diagnosis, choice.validation, choice.subject(point), choice.cell.id
-        )
-        found = run_local(
-            settings,
-            lambda steps: problem_at(point, choice.shaped_like, choice.diagnosis, steps),
-            tell,
-        )
-    found = replace(found, environment=provenance())
-    write_json(folder / "local.json", found.to_dict())
-    if not quiet:
-        print(f"{settings.subject}\n{choice.choice}\n\n{found}")
-        print(f"\nwrote {folder / 'local.json'}")
-    return 0
+    settings = LocalSettings(
+        choice.diagnosis, choice.validation, choice.subject(point), choice.cell.id
+    )
+    return run_local(
+        settings, lambda steps: problem_at(point, choice.shaped_like, choice.diagnosis, steps), tell
+    )

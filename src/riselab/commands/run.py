@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,12 +21,12 @@ Runs what an experiment file describes, each row with each seed, in processes on
 Ray. A finished run is not repeated, an interrupted one continues from its last checkpoint, a failed
 one does not stop the others. Several 'rise run' on the same folder share the work. Each run has a
 folder DIR/EXPERIMENT/ROW-SEED-ID with its record.json, log.txt and checkpoints.
-Before the first run it checks that data, weights, packages and disk space for the whole experiment
-are there, and lists everything that is missing; --check does only that, and says about how long the
-runs would take here. Where the file says 'select', every point of a
-sweep runs on validation data first, and the best of each method then on test data.
-Exit codes: 0 all done, 1 some failed, 2 a mistake in the arguments or the file, or something that
-the runs need is missing, 130 stopped."""
+Before the first run it looks for the data, weights, packages and disk space that the whole
+experiment needs, and lists everything that is missing; --check does only that, and says about how
+long the runs would take here. Where the file says 'select', every point of a sweep runs on
+validation data first, then the best of each method on test data.
+Exit codes: 0 all done, 1 some runs failed, 2 a mistake in the arguments or the file, or something
+is missing that the runs need, 130 stopped."""
 EXAMPLES: tuple[str, ...] = (
     "rise run digits",
     "rise run digits --workers 2 --set rule.q=8 --out out/q8",
@@ -49,17 +49,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--engine", choices=["local", "ray"], default="local", help=engine)
     text = "runs at a time (default: one per GPU, or one per core up to 8)"
     parser.add_argument("--workers", type=int, metavar="N", help=text)
-    text = "threads of each run (default: cores / workers); results may depend on it in last digits"
+    text = "threads of each run (default: cores / workers); they may change last digits"
     parser.add_argument("--threads", type=int, metavar="N", help=text)
     text = "processes of each run, which share its batches (default 1)"
     parser.add_argument("--processes", type=int, default=1, metavar="N", help=text)
     text = "of a Ray cluster, e.g. auto; else RAY_ADDRESS, else one is started here"
     parser.add_argument("--address", metavar="HOST:PORT", help=text)
-    text = "start nothing: say what is missing, on which device the runs are, and about how long"
+    text = "start nothing: say what is missing, on which device runs happen, and about how long"
     parser.add_argument("--check", action="store_true", help=text)
-    text = "run on the CPU what the experiment file says to need a GPU"
+    text = "use the CPU although the experiment file asks for a GPU"
     parser.add_argument("--on-cpu", action="store_true", help=text)
-    text = "run again what failed before"
+    text = "run again what has failed before"
     parser.add_argument("--retry-failed", action="store_true", help=text)
     text = "also send the curves to a tracker ('rise list trackers'); may be repeated"
     parser.add_argument("--track", action="append", default=[], metavar="TRACKER", help=text)
@@ -126,9 +126,7 @@ def do_and_tell(chosen: "RunPlan", options: "RunOptions") -> int:
 
 def conclude(cells: "Sequence[RunCell]", tally: "Tally", out: Path) -> int:
     """The table, what failed and why, and where things are."""
-    from riselab.running.folder import results
-
-    print(f"\n{results(cells, out)}\n")
+    print("", *_results(cells, out), "", sep="\n")
     done = tally.before + tally.done
     again = f", {tally.before} of them before" if tally.before else ""
     print(f"{done} of {tally.total} runs done{again}; records in {out / cells[0].experiment}")
@@ -136,6 +134,16 @@ def conclude(cells: "Sequence[RunCell]", tally: "Tally", out: Path) -> int:
         return 0
     _explain(tally, out)
     return 1
+
+
+def _results(cells: "Sequence[RunCell]", out: Path) -> Iterator[str]:
+    """Mean ± standard deviation over seeds, a line per row, as ``rise report`` has them."""
+    from riselab.report.rows import gather
+    from riselab.report.tables import results
+    from riselab.running.folder import records_of
+
+    for experiment in gather(records_of(cells, out))[0]:
+        yield from results(experiment).plain()
 
 
 def _explain(tally: "Tally", out: Path) -> None:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from risegrad.common.imports import need
-from riselab.commands.arguments import add_experiment, overrides
+from riselab.commands.arguments import add_experiment, load_plugins, overrides
 
 if TYPE_CHECKING:
     from riselab.experiments.cells import RunCell
@@ -22,12 +22,19 @@ Tell = Callable[[str, str], None]
 """Called with what is being done, and how far it is."""
 
 
+class Measured(Protocol):
+    """What was measured: it can be printed, too."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+
+
 def add_choice(parser: argparse.ArgumentParser) -> None:
     """The experiment and its options, the session, and how quiet."""
     add_experiment(parser)
-    text = "the session whose first steps are predicted, from 2 (default: where the run is)"
+    text = "the session whose first steps are predicted, 2 or later (default: the run's next)"
     parser.add_argument("--task", type=int, default=None, metavar="N", help=text)
-    parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
+    parser.add_argument("--quiet", action="store_true", help="print neither progress nor summary")
 
 
 @dataclass(frozen=True)
@@ -93,6 +100,7 @@ def chosen(args: argparse.Namespace) -> SessionChoice:
     from riselab.experiments.file import load_experiment
     from riselab.foresight.settings import read_sections
 
+    load_plugins(args)
     experiment = load_experiment(args.experiment, overrides(args))
     sections = {"diagnosis": experiment.diagnosis, "validation": experiment.validation}
     diagnosis, validation = read_sections(sections)
@@ -106,6 +114,26 @@ def chosen(args: argparse.Namespace) -> SessionChoice:
     shaping = (c.run for c in (runs[0], *cells) if c.run.rule.name not in ("", "fo", "zo"))
     shaped_like = next(shaping, runs[0].run)
     return SessionChoice(runs[0], shaped_like, diagnosis, validation, args.out, len(runs))
+
+
+def measure(
+    choice: SessionChoice, kind: str, quiet: bool, of: Callable[[ReachedPoint, Tell], Measured]
+) -> int:
+    """Reach the point, measure there, write the result, and say so."""
+    from risegrad.common.files import output_folder, write_json
+    from riselab.records.record import provenance
+
+    output_folder(choice.out)  # fails now; its folder comes when there is a point
+    folder = choice.folder(kind)
+    with telling(quiet) as tell:
+        point = choice.reach(folder, tell)
+        output_folder(folder)
+        found = of(point, tell)
+    path = folder / f"{kind}.json"
+    write_json(path, found.to_dict() | {"environment": provenance()})
+    if not quiet:
+        print(f"{choice.subject(point)}\n{choice.choice}\n\n{found}\n\nwrote {path}")
+    return 0
 
 
 def with_rate(cell: RunCell) -> str:

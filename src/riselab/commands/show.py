@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 NAME = "show"
 SUMMARY = "show the runs of an experiment, which are done, and how much work they are"
 DESCRIPTION = """\
-Expands an experiment into its runs, one per row, varied value and seed, without running anything: a
-line for each row and value with its seeds and how many of them are done, and how much work is left
-('rise run EXPERIMENT --check' says how long that takes here). Where the file says 'select', also
-what was chosen so far, and the runs on test data of that. With --json, everything: ids, folders and
-the full configuration of each run."""
+Shows the runs of an experiment without running anything: a line for each row and varied value, with
+its seeds and how many of them are done, and how much work is left ('rise run EXPERIMENT --check'
+says how long that takes here). Where the file says 'select', it also shows what was chosen so far,
+and the runs on test data that follow. --json has everything: ids, folders and the full
+configuration of each run."""
 EXAMPLES: tuple[str, ...] = (
     "rise show digits",
     "rise show digits --set rule.q=8 --json",
@@ -32,7 +32,7 @@ EXAMPLES: tuple[str, ...] = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``rise show``."""
     add_experiment(parser)
-    parser.add_argument("--json", action="store_true", help="machine-readable, and complete")
+    parser.add_argument("--json", action="store_true", help="everything about each run, as JSON")
 
 
 def plan(args: argparse.Namespace) -> Callable[[], int]:
@@ -63,69 +63,60 @@ def execute(
     runs = [_run(cell, args.out) | {"estimate": works[cell.order]} for cell in cells]
     left = total(run["estimate"] for run in runs if run["state"] != "done")
     if args.json:
-        head = _head(experiment) | {"chosen": [_chosen(one) for one in chosen]}
-        print(json.dumps(head | {"runs": runs, "left": left}, indent=1))
+        content = {
+            "experiment": experiment.name,
+            "title": experiment.title,
+            "question": experiment.question,
+            "chosen": [
+                {"method": one.method, "setting": one.setting, "means": one.means} for one in chosen
+            ],
+            "runs": runs,
+            "left": left,
+        }
+        print(json.dumps(content, indent=1))
         return 0
-    from riselab.pages.text import visible, visible_lines
-    from riselab.running.folder import columns
-
-    print(visible(" - ".join(filter(None, [experiment.name, experiment.title]))))
-    for text in filter(None, [experiment.question, experiment.description]):
-        print(visible_lines(text))
-    print(f"\n{columns([['', 'seeds', 'state'], *_lines(runs)], right=False)}\n")
-    for why, labels in _reasons(runs).items():
-        print(f"{visible('; '.join(labels))}: {visible(why)}\n")
-    print(*_choices(experiment, chosen), sep="\n", end="\n" if experiment.select else "")
-    print(f"{len(runs)} runs: {_states(runs)}")
+    print("\n".join(_text(experiment, chosen, runs)))
     if left:
         print("left to do: " + ", ".join(f"{_count(n)} {name}" for name, n in left.items()))
-    for problem in dict.fromkeys(one["problem"] for one in works.values() if "problem" in one):
-        print(f"no estimate: {visible(problem)}")
     return 0
 
 
-def _lines(runs: Sequence[dict[str, Any]]) -> Iterator[list[str]]:
-    """A line for each row: its seeds, and how many of its runs are in which state."""
+def _text(
+    experiment: "Experiment", chosen: "Sequence[Choice]", runs: Sequence[dict[str, Any]]
+) -> Iterator[str]:
+    """The experiment, a line for each row, why rows differ, what was chosen, and the states."""
+    from risegrad.common.text_columns import text_columns
+    from riselab.experiments.file import in_words
+    from riselab.pages.text import visible, visible_lines
+
+    yield visible(" - ".join(filter(None, [experiment.name, experiment.title])))
+    yield from map(visible_lines, filter(None, [experiment.question, experiment.description]))
     rows: dict[str, list[dict[str, Any]]] = {}
+    whys: dict[str, dict[str, None]] = {}
     for run in runs:
         rows.setdefault(run["label"], []).append(run)
-    for label, found in rows.items():
-        yield [label, ", ".join(str(run["seed"]) for run in found), _states(found)]
+        whys.setdefault(run["why"], {})[run["label"]] = None
+    lines = [
+        [label, ", ".join(str(run["seed"]) for run in found), _states(found)]
+        for label, found in rows.items()
+    ]
+    table = [["", "seeds", "state"], *lines]
+    yield from ("", *text_columns([[*map(visible, line)] for line in table], right=False), "")
+    for why, labels in whys.items():
+        if why:
+            yield f"{visible('; '.join(labels))}: {visible(why)}\n"
+    if experiment.select:
+        said = "; ".join(visible(choice.sentence) for choice in chosen)
+        yield f"chosen by {in_words(experiment.select)}: {said or 'nothing yet'}\n"
+    yield f"{len(runs)} runs: {_states(runs)}"
+    estimates = (run["estimate"] for run in runs)
+    for problem in dict.fromkeys(one["problem"] for one in estimates if "problem" in one):
+        yield f"no estimate: {visible(problem)}"
 
 
 def _states(runs: Sequence[dict[str, Any]]) -> str:
     states = Counter(run["state"] for run in runs)
     return ", ".join(f"{count} {state}" for state, count in states.items())
-
-
-def _head(experiment: "Experiment") -> dict[str, Any]:
-    return {
-        "experiment": experiment.name,
-        "title": experiment.title,
-        "question": experiment.question,
-    }
-
-
-def _chosen(choice: "Choice") -> dict[str, Any]:
-    return {"method": choice.method, "setting": choice.setting, "means": choice.means}
-
-
-def _choices(experiment: "Experiment", chosen: "Sequence[Choice]") -> Iterator[str]:
-    """What was chosen, by what, and that more is to come."""
-    from riselab.experiments.file import in_words
-    from riselab.pages.text import visible
-
-    if experiment.select:
-        said = "; ".join(visible(choice.sentence) for choice in chosen)
-        yield f"chosen by {in_words(experiment.select)}: {said or 'nothing yet'}\n"
-
-
-def _reasons(runs: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
-    """Why rows train otherwise than others, and which: each reason once."""
-    found: dict[str, list[str]] = {}
-    for label, why in {run["label"]: run["why"] for run in runs if run["why"]}.items():
-        found.setdefault(why, []).append(label)
-    return found
 
 
 def _estimate(cell: "RunCell", work: "Workload") -> dict[str, Any]:

@@ -349,10 +349,8 @@ class File(Sections):
                 raise ValueError(f"section {section!r}: all of its baselines must be swept or none")
             if not swept and sum(row.variants for row in rows) > 1:
                 labels = ", ".join(repr(row.label) for row in rows)
-                raise ValueError(
-                    f"section {section!r} must have at most one baseline, got {labels}"
-                    + " and what it varies" * (len(rows) == 1)
-                )
+                why = f"row {labels} varies a setting" if len(rows) == 1 else labels
+                raise ValueError(f"section {section!r} has several baselines: {why}")
 
     def sweep_of(self, row: RowTable) -> Table:
         """The row's own sweep, or the file's."""

@@ -1,7 +1,6 @@
 """Runs as processes on this machine: a crash of one does not touch the others.
 
-A process that has done a run well is given the next: what it imported, which takes longer than a
-small run, is there already.
+Workers are reused, since starting Python and importing torch takes longer than a small run.
 """
 
 import json

@@ -115,7 +115,7 @@ def _execute(order: RunOrder, folder: Path) -> tuple[str, str]:
     if state is State.BROKEN:
         os.replace(folder / RECORD, folder / BROKEN)
     tidy(folder)
-    starts = _sign(folder)
+    starts = _note_start(folder)
     # Now: sources may change meanwhile.
     clock, git = time.perf_counter(), record.loaded_git()
     try:
@@ -153,7 +153,7 @@ def fail(folder: Path, text: str) -> None:
     (folder / ERROR).write_text(text, encoding="utf-8", errors="replace")
 
 
-def _sign(folder: Path) -> list[str]:
+def _note_start(folder: Path) -> list[str]:
     """Add a line for this start; the moments of all of them."""
     with (folder / STARTS).open("a+", encoding="utf-8") as stream:
         stream.write(f"{_now()}\n")
