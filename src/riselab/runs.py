@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from riselab import plugins as registered
 from riselab.frames import LabResults
 from riselab.records.fields import Record
-from riselab.records.record import RecordError, read_record, read_records
-from riselab.running.folder import RECORD
+from riselab.records.record import read_records
+from riselab.running.folder import records_of
 from riselab.running.plan import RunOptions, RunPlan, do_runs, plan_runs, plan_selected
 
 
@@ -55,12 +54,8 @@ def _done(chosen: RunPlan, options: RunOptions) -> tuple[list[Record], dict[str,
     if not chosen.cells:
         return [], {}
     cells, tally = do_runs(chosen, options)
-    records = []
-    for cell in cells:
-        with suppress(RecordError):  # it failed, which is said
-            records.append(read_record(options.out / cell.folder / RECORD))
     failed = {cell.title: _last_line(reason) for cell, reason in tally.failed.values()}
-    return records, failed
+    return records_of(cells, options.out), failed
 
 
 def load(*places: str | Path) -> LabResults:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import risegrad
+from riselab.cli import main
 
 from .plugin_guide import PYTHON, write_guide
 
@@ -200,11 +201,17 @@ def test_what_is_wrong_with_a_plugin_is_said(
     assert "Traceback" not in text
 
 
-@pytest.mark.parametrize("name", ["nowhere.py", "no.such.module"])
-def test_a_plugin_that_is_not_there(name: str, tmp_path: Path) -> None:
-    code, text = rise(tmp_path, "list", "hosts", "--plugin", name)
-    assert code == 2
-    assert f"plugin must be a module or a .py file, there is no {name!r}" in text
+@pytest.mark.parametrize("command", ["list", "show", "run", "report", "diagnose", "local"])
+def test_a_plugin_that_is_not_there(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No command passes over --plugin."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    what = {"list": "hosts", "report": "."}.get(command, "digits")
+    for name in ("nowhere.py", "no.such.module"):
+        assert main([command, what, "--plugin", name]) == 2
+        expected = f"plugin must be a module or a .py file, there is no {name!r}"
+        assert expected in capsys.readouterr().err
 
 
 def test_a_plugin_that_changed_meanwhile_fails_the_run(guide: Path) -> None:

@@ -82,7 +82,7 @@ def entries(kind: str) -> dict[str, str]:
         return {
             visible(name): visible(one.question or one.title) for name, one in library().items()
         }
-    return registered()[kind]
+    return registered().get(kind, {})
 
 
 def registered() -> dict[str, dict[str, str]]:

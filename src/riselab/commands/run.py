@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -126,9 +126,7 @@ def do_and_tell(chosen: "RunPlan", options: "RunOptions") -> int:
 
 def conclude(cells: "Sequence[RunCell]", tally: "Tally", out: Path) -> int:
     """The table, what failed and why, and where things are."""
-    from riselab.running.folder import results
-
-    print(f"\n{results(cells, out)}\n")
+    print("", *_results(cells, out), "", sep="\n")
     done = tally.before + tally.done
     again = f", {tally.before} of them before" if tally.before else ""
     print(f"{done} of {tally.total} runs done{again}; records in {out / cells[0].experiment}")
@@ -136,6 +134,16 @@ def conclude(cells: "Sequence[RunCell]", tally: "Tally", out: Path) -> int:
         return 0
     _explain(tally, out)
     return 1
+
+
+def _results(cells: "Sequence[RunCell]", out: Path) -> Iterator[str]:
+    """Mean ± standard deviation over seeds, a line per row, as ``rise report`` has them."""
+    from riselab.report.rows import gather
+    from riselab.report.tables import results
+    from riselab.running.folder import records_of
+
+    for experiment in gather(records_of(cells, out))[0]:
+        yield from results(experiment).plain()
 
 
 def _explain(tally: "Tally", out: Path) -> None:

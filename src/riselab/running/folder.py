@@ -12,14 +12,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from risegrad.common.settings import flat
-from risegrad.common.text_columns import text_columns
 from riselab.experiments.cells import SHORT, RunCell
-from riselab.pages.text import visible
 from riselab.records import record
 from riselab.records.fields import Record
-from riselab.records.record import RecordError, read_record
-from riselab.report.rows import gather
-from riselab.report.tables import results as results_table
+from riselab.records.record import RecordError
 
 RECORD, BROKEN, ERROR = record.NAME, f"{record.NAME}.broken", "error.txt"
 STARTS, LOG, CHECKPOINTS = "starts.txt", "log.txt", "checkpoints"
@@ -111,6 +107,12 @@ def rename_rows(cells: Sequence[RunCell], out: Path) -> None:
                 record.rename_row(folder / RECORD, cell.row_plain())
 
 
+def records_of(cells: Sequence[RunCell], out: Path) -> list[Record]:
+    """Those of the runs that are done; others have none."""
+    places = [out / cell.folder / RECORD for cell in cells]
+    return record.read_records(place for place in places if place.exists())[0]
+
+
 def error_text(folder: Path) -> str:
     """The traceback of a failed run."""
     try:
@@ -173,22 +175,3 @@ def holder(folder: Path) -> str:
         return (folder / NAME).read_text(encoding="utf-8").strip() or "another process"
     except OSError:
         return "another process"
-
-
-def results(cells: Sequence[RunCell], out: Path) -> str:
-    """Mean ± standard deviation over seeds, a line per row, as ``rise report`` has them."""
-    found, _ = gather(_records(cells, out))
-    return "\n".join(line for one in found for line in results_table(one).plain())
-
-
-def _records(cells: Sequence[RunCell], out: Path) -> Iterator[Record]:
-    for cell in cells:
-        try:
-            yield read_record(out / cell.folder / RECORD)
-        except RecordError:
-            continue  # failed, or not run
-
-
-def columns(table: Sequence[Sequence[str]], right: bool = True) -> str:
-    """What files say, in columns, without characters that act instead of showing."""
-    return "\n".join(text_columns([[visible(text) for text in row] for row in table], right))

@@ -5,7 +5,6 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,11 @@ from riselab import plugins
 from riselab.experiments.cells import Chosen, ReadConfig, RunCell, choose, expand
 from riselab.experiments.file import Choice, Experiment, choices, load_experiment
 from riselab.pages.text import plural
-from riselab.records.fields import Record, TableRow
-from riselab.records.record import RecordError, read_record
+from riselab.records.fields import TableRow
 from riselab.running import local as local_engine
 from riselab.running import workload
 from riselab.running.display import display, duration
-from riselab.running.folder import RECORD, State, look, placed, rename_rows
+from riselab.running.folder import State, look, placed, records_of, rename_rows
 from riselab.running.ray import RayEngine
 from riselab.running.schedule import Engine, Schedule, Tally
 from riselab.running.trackers import check_trackers
@@ -34,13 +32,10 @@ from riselab.running.workload import Workload
 def decided(cells: Sequence[RunCell], out: Path) -> list[Choice]:
     """The choices of the methods whose deciding runs are all done."""
     deciding = [cell for cell in cells if cell.row.decides]
-    records: list[Record] = []
-    for cell in deciding:
-        with suppress(RecordError):  # not run, or failed: its method waits
-            records.append(read_record(out / cell.folder / RECORD))
+    done = records_of(deciding, out)  # where some are not run, or failed, the method waits
     wanted = Counter((cell.row.section, cell.row.method) for cell in deciding)
-    found = Counter((record.row.section, record.row.method) for record in records)
-    return [c for c in choices(records) if found[of := (c.section, c.method)] == wanted[of]]
+    found = Counter((record.row.section, record.row.method) for record in done)
+    return [c for c in choices(done) if found[of := (c.section, c.method)] == wanted[of]]
 
 
 def selected(
