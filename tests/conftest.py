@@ -28,3 +28,8 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+def pytest_sessionfinish() -> None:
+    """Some libraries complain at the end of what was not freed."""
+    gc.unfreeze()

@@ -116,6 +116,12 @@ def test_more_seeds_do_not_undo_what_each_of_them_learned(gains):
     assert curves(points)["FO"].settings[0].learned_something
 
 
+def test_one_of_two_seeds_is_not_most_of_them():
+    points = [RunPoint("FO", "lr=1", s, 20 + gain, 5.0, 50.0, start=20.0, noise=2.0)
+              for s, gain in enumerate((3.0, 42.0))]  # fmt: skip
+    assert not curves(points)["FO"].settings[0].learned_something
+
+
 def test_the_reference_is_the_best_of_several():
     adam, sgd = line("AdamW", 0.5), runs("SGD", lambda r, s: 10 * r, lambda r, s: 20 - 4 * (r == 4))
     frontier = Frontier(adam + sgd + line("RISE", 0.5), ["AdamW", "SGD"])
