@@ -118,9 +118,8 @@ def run_stages(
     cut: list[str] = []
     known: list[Cell] = []
     for rates, seeds in STAGES:
-        stage = [
-            c for c in cells if c not in known and place(c) < (rates, 0) and place(c)[1] < seeds
-        ]
+        inside = (c for c in cells if place(c)[0] < rates and place(c)[1] < seeds)
+        stage = [cell for cell in inside if cell not in known]
         # All methods at one rate come before the next rate, so that a stop leaves no one out.
         todo = [c for c in sorted(stage, key=lambda c: place(c)[::-1]) if not done(c)]
         several = "one seed" if seeds == 1 else f"up to {seeds} seeds"

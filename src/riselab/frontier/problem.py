@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -263,16 +263,14 @@ def _chats(
         rule |= {"old": "prompts", "tokens": 64, "examples": min(60, len(prompts) // 2)}
     zipped = gzip.compress(_lines({"prompt": prompt} for prompt in prompts), mtime=0)
     files[f"{KEPT}/instructions.jsonl.gz"] = zipped
-    folder = Path(model).expanduser()
     sections = {
         "stream": {"name": "frontier", "tasks": names, "train_size": settings.examples},
-        "model": ({"weights": str(folder)} if folder.is_dir() else {"name": model})
-        | ({"trains": "all"} if settings.full else {}),
+        "model": _model(model, settings),
         "rule": rule,
         # Of questions as long as a person likes, and of nothing else that the domain could measure.
         "abilities": {"new": 0, "longest": 10**6},
-    }  # fmt: skip
-    title = f"{folder.name} learns {', '.join(names)}: what is left of its other answers?"
+    }
+    title = f"{Path(model).name} learns {', '.join(names)}: what is left of its other answers?"
     scales = FULL_SCALES if settings.full else {}
     return FrontierProblem(title, "chat", sections, not settings.full, scales, files=files)
 
@@ -285,25 +283,28 @@ def _texts(
     model: str, keep: Sequence[str], new: Sequence[str], settings: FrontierSettings
 ) -> FrontierProblem:
     given = {Path(place).name: Path(place).expanduser() for place in (*keep, *new)}
-    if any(change.startswith("model.trains") for change in settings.changes):
-        raise ValueError("model.trains cannot be set: it is full (--full) that chooses all weights")
     if len(given) < len(keep) + len(new):
         raise ValueError("folders of texts must have different names, which are those of the tasks")
-    folder = Path(model).expanduser()
-    place = {"weights": str(folder)} if folder.is_dir() else {"name": model}
-    trains = {"trains": "all"} if settings.full else {}
     sections = {
         "stream": {"name": "frontier", "tasks": list(given), "known": len(keep)},
-        "model": place | {"source_length": 256, "cut": "text"} | trains,
+        "model": {"source_length": 256, "cut": "text"} | _model(model, settings),
         "host": {"name": _text_host(model)},
         "adapter": {"epochs": settings.epochs or 1, "clip": CLIP},
         "loop": {"batch": 8},
     }
-    learner = f"{folder.name} (all weights)" if settings.full else folder.name
-    problem = FrontierProblem(
-        _title(learner, new, keep), "language", sections, not settings.full, {}, CUT_TEXTS, given
+    title = _title(f"{Path(model).name}{' (all weights)' * settings.full}", new, keep)
+    scales, memory = (FULL_SCALES, FULL_MEMORY) if settings.full else ({}, {})
+    return FrontierProblem(
+        title, "language", sections, not settings.full, scales, CUT_TEXTS, given, memory
     )
-    return replace(problem, scales=FULL_SCALES, memory=FULL_MEMORY) if settings.full else problem
+
+
+def _model(model: str, settings: FrontierSettings) -> dict[str, Any]:
+    if any(change.startswith("model.trains") for change in settings.changes):
+        raise ValueError("model.trains cannot be set: it is full (--full) that chooses all weights")
+    folder = Path(model).expanduser()
+    place = {"weights": str(folder)} if folder.is_dir() else {"name": model}
+    return place | ({"trains": "all"} if settings.full else {})
 
 
 def _text_host(model: str) -> str:
@@ -346,8 +347,8 @@ def _check_not_full(model: object, settings: FrontierSettings) -> None:
     """What changes nothing is a mistake or a wrong hope."""
     if settings.full:
         raise ValueError(
-            "full must be left out but for a transformers model with texts: all weights of other "
-            f"models train anyway, got it with {model!r}"
+            "full must be left out but for a transformers model with texts or chats: all weights "
+            f"of other models train anyway, got it with {model!r}"
         )
 
 

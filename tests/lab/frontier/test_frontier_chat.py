@@ -113,6 +113,9 @@ def test_a_short_time_takes_fewer_steps_and_says_so(root, tmp_path, monkeypatch)
 def test_mistakes(root, tmp_path):
     model, new, old = (str(root / name) for name in ("model", "letters.jsonl", "old.jsonl"))
     (tmp_path / "letters.jsonl").write_text((root / "letters.jsonl").read_text())
+    trains = FrontierSettings(changes=("model.trains=osf",))
+    with pytest.raises(ValueError, match=r"model\.trains cannot be set: it is full"):
+        problem_of(model, ["dreams"], [new], trains)
     for keep, learned, message in (
         (["dreams", old], [new], "keep must be 'dreams' alone or files of chats, got both"),
         ([old], [new, str(tmp_path / "letters.jsonl")], "must have different names"),
