@@ -85,9 +85,9 @@ def _text(
     experiment: "Experiment", chosen: "Sequence[Choice]", runs: Sequence[dict[str, Any]]
 ) -> Iterator[str]:
     """The experiment, a line for each row, why rows differ, what was chosen, and the states."""
+    from risegrad.common.text_columns import text_columns
     from riselab.experiments.file import in_words
     from riselab.pages.text import visible, visible_lines
-    from riselab.running.folder import columns
 
     yield visible(" - ".join(filter(None, [experiment.name, experiment.title])))
     yield from map(visible_lines, filter(None, [experiment.question, experiment.description]))
@@ -100,7 +100,8 @@ def _text(
         [label, ", ".join(str(run["seed"]) for run in found), _states(found)]
         for label, found in rows.items()
     ]
-    yield f"\n{columns([['', 'seeds', 'state'], *lines], right=False)}\n"
+    table = [["", "seeds", "state"], *lines]
+    yield from ("", *text_columns([[*map(visible, line)] for line in table], right=False), "")
     for why, labels in whys.items():
         if why:
             yield f"{visible('; '.join(labels))}: {visible(why)}\n"

@@ -190,7 +190,7 @@ class Result:
     """trained parameters by kind"""
     memory_bytes: tuple[Whole, ...] = ()
     """of a run that remembers what is to be kept: bytes of its memory after each session"""
-    data_bytes: tuple[int, ...] = ()
+    data_bytes: tuple[Whole, ...] = ()
     """of such a run: bytes of the examples that its memory stands for, as they are read: one for
     each colour of a pixel, UTF-8 of a text"""
     notes: tuple[str, ...] = ()
