@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 from risegrad.common.checks import check_choice
 from risegrad.common.imports import explained
 from risegrad.common.settings import Unused, read
+from riselab import plugins
 from riselab.continual.additions import check_composition, read_additions
 from riselab.continual.additions.memory import made_additions
 from riselab.continual.devices import Devices, described
@@ -140,3 +141,20 @@ def _domain(name: str) -> Any:
         return importlib.import_module(DOMAINS[name])
     except ImportError as error:
         raise explained(error) from error
+
+
+def catalogue() -> dict[str, dict[str, str]]:
+    """Hosts, rules, streams, additions and models."""
+    # Importing them fills the registers.
+    from riselab.continual import additions  # noqa: F401
+    from riselab.continual.language.hosts.names import SUMMARIES
+    from riselab.continual.language.streams.settings import DESCRIPTIONS as TEXT_STREAMS
+    from riselab.continual.vision import hosts, models, streams  # noqa: F401
+
+    return {
+        "hosts": {**plugins.HOSTS.lines(), **SUMMARIES},
+        "rules": plugins.RULES.lines(),
+        "streams": {**plugins.STREAMS.lines(), **TEXT_STREAMS},
+        "additions": plugins.ADDITIONS.lines(),
+        "models": plugins.MODELS.lines(),
+    }
