@@ -86,22 +86,12 @@ def entries(kind: str) -> dict[str, str]:
 
 
 def registered() -> dict[str, dict[str, str]]:
-    """What the registers hold, by kind; importing ours fills them."""
+    """What the registers hold, by kind."""
     from riselab import plugins
-    from riselab.continual import additions  # noqa: F401
-    from riselab.continual.language import SUMMARIES
-    from riselab.continual.language.streams.settings import DESCRIPTIONS
-    from riselab.continual.vision import hosts, models, streams  # noqa: F401
-    from riselab.running import trackers  # noqa: F401
+    from riselab.continual.runs import catalogue
+    from riselab.running import trackers  # noqa: F401, importing it fills the register
 
-    return {
-        "hosts": plugins.HOSTS.lines() | SUMMARIES,
-        "rules": plugins.RULES.lines(),
-        "streams": plugins.STREAMS.lines() | DESCRIPTIONS,
-        "additions": plugins.ADDITIONS.lines(),
-        "models": plugins.MODELS.lines(),
-        "trackers": plugins.TRACKERS.lines(),
-    }
+    return catalogue() | {"trackers": plugins.TRACKERS.lines()}
 
 
 def _section(kind: str, section: dict[str, str]) -> str:

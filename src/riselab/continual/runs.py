@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 from risegrad.common.checks import check_choice
 from risegrad.common.imports import explained
 from risegrad.common.settings import Unused, read
+from riselab import plugins
 from riselab.continual import metrics
 from riselab.continual.additions import check_composition, read_additions
 from riselab.continual.devices import Devices, described
@@ -192,3 +193,20 @@ def domain(name: str) -> Domain[Any]:
     except ImportError as error:
         raise explained(error) from error
     return found
+
+
+def catalogue() -> dict[str, dict[str, str]]:
+    """Hosts, rules, streams, additions and models."""
+    # Importing them fills the registers.
+    from riselab.continual import additions  # noqa: F401
+    from riselab.continual.language import SUMMARIES
+    from riselab.continual.language.streams.settings import DESCRIPTIONS as TEXT_STREAMS
+    from riselab.continual.vision import hosts, models, streams  # noqa: F401
+
+    return {
+        "hosts": {**plugins.HOSTS.lines(), **SUMMARIES},
+        "rules": plugins.RULES.lines(),
+        "streams": {**plugins.STREAMS.lines(), **TEXT_STREAMS},
+        "additions": plugins.ADDITIONS.lines(),
+        "models": plugins.MODELS.lines(),
+    }

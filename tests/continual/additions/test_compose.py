@@ -5,13 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from riselab.commands.list import registered
 from riselab.continual.additions import ADDITIONS, check_composition, read_additions
 from riselab.continual.additions.addition import Addition
 from riselab.continual.additions.gpm import GpmSettings
 from riselab.continual.additions.penalties import LwfSettings
 from riselab.continual.learning import Learner
-from riselab.continual.runs import perform, read_config
+from riselab.continual.runs import catalogue, perform, read_config
 from riselab.continual.vision.hosts import HOSTS
 
 HOLDS_THE_PAST = ["replay", "ewc", "lwf", "gpm", "all-classes"]
@@ -27,7 +26,7 @@ def test_all_are_registered_with_one_line_each():
         *("replay", "ewc", "lwf", "gpm", "all-classes"),
         *("kron-anchor", "retract", "interpolate", "distill", "dark-replay"),
     ]
-    assert all(registered()["additions"].values())
+    assert all(catalogue()["additions"].values())
     for name, kind in ADDITIONS.items():
         assert kind().make(0).name == kind().name == name
 
