@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -228,4 +228,5 @@ def _only_optimizer(callback: Callback, trainer: Trainer) -> Optimizer:
     return unwrapped(trainer.optimizers[0])
 
 
-__getattr__ = gone(__name__)
+if not TYPE_CHECKING:  # or every name would be there
+    __getattr__ = gone(__name__)
