@@ -155,6 +155,27 @@ def queued(blocks: int) -> Operations:
     return seen
 
 
+def moved_per_parameter(whole: bool) -> float:
+    """Bytes that an informed step reads and writes beside AdamW's, for each trained parameter."""
+    memory, params = loras(1)
+    if whole:
+        params = {
+            f"{name}.weight": torch.nn.Parameter(torch.zeros(memory[name].shape)) for name in memory
+        }
+        for parameter in params.values():
+            parameter.grad = torch.ones_like(parameter)
+    bytes_of = []
+    for shapes in (False, True):
+        optimizer = torch.optim.SGD(params.values(), lr=1e-6, foreach=True)
+        if shapes:
+            attach(optimizer, Informed(memory), params=params, on="update")
+        optimizer.step()
+        with Operations() as seen:
+            optimizer.step()
+        bytes_of.append(seen.bytes)
+    return (bytes_of[1] - bytes_of[0]) / sum(p.numel() for p in params.values())
+
+
 def kept_steps(subject: Subject) -> tuple[float, float]:
     """A whole step with ``keep`` over a plain one: without a pull, and with one in every fourth."""
     trained = [*trained_in(subject).values()]

@@ -164,7 +164,8 @@ def filters_of(curvature: Tensor, damping: float) -> Tensor:
     rho = max(damping, 8 * size * torch.finfo(curvature.dtype).eps)
     eye = torch.eye(size, dtype=curvature.dtype, device=curvature.device)
     damped = torch.where(mean > 0, curvature / mean, curvature).add_(eye, alpha=rho)
-    return torch.linalg.inv_ex(damped).inverse
+    inverse: Tensor = torch.linalg.inv_ex(damped).inverse
+    return inverse
 
 
 LARGEST = {"cpu": 1 << 18}
@@ -291,7 +292,7 @@ class Member:
                 if part.tensor.numel() == 0:  # it still joins the sum
                     return Products(squares.new_zeros(3), squares, reduction)
                 x, t = (part.of(y[0])[None] for y in (x, t))
-                g = part.tensor[None].to(self.dtype)
+                g = part.tensor[None].to(self.dtype, copy=True)
             else:
                 g = self._stacked(step.gradients)
         length = _wide(norm(g.flatten(1))) * of_g
