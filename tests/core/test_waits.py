@@ -52,7 +52,8 @@ def second_step(shaper: Shaper, params: Mapping[str, Tensor], on: On) -> Operati
         for _ in range(2):
             for number, param in enumerate(params.values()):
                 param.grad = fixed(param.shape, 200 + number)
-            with Operations() as seen:
+            seen = Operations()
+            with seen:
                 each.step()
         found.append(seen)
     # AdamW itself counts its steps on the host, which reads numbers of the host.
