@@ -96,7 +96,8 @@ class KeepCallback(KeepInTraining, Callback):
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *batch: Any) -> None:
         """Log how well it keeps."""
         step = self._running().steps
-        if step != self._logged and step % trainer.log_every_n_steps == 0:
+        every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
+        if step != self._logged and step % every == 0:
             self._log(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
