@@ -150,9 +150,32 @@ def queued(blocks: int) -> Operations:
     optimizer = torch.optim.SGD(few.values(), lr=1e-6, foreach=True)
     attach(optimizer, Informed(memory), params=few, on="update")
     optimizer.step()
-    with Operations() as seen:
+    seen = Operations()
+    with seen:
         optimizer.step()
     return seen
+
+
+def moved_per_parameter(whole: bool) -> float:
+    """Bytes that an informed step reads and writes beside AdamW's, for each trained parameter."""
+    memory, params = loras(1)
+    if whole:
+        params = {
+            f"{name}.weight": torch.nn.Parameter(torch.zeros(memory[name].shape)) for name in memory
+        }
+        for parameter in params.values():
+            parameter.grad = torch.ones_like(parameter)
+    bytes_of = []
+    for shapes in (False, True):
+        optimizer = torch.optim.SGD(params.values(), lr=1e-6, foreach=True)
+        if shapes:
+            attach(optimizer, Informed(memory), params=params, on="update")
+        optimizer.step()
+        seen = Operations()
+        with seen:
+            optimizer.step()
+        bytes_of.append(seen.bytes)
+    return (bytes_of[1] - bytes_of[0]) / sum(p.numel() for p in params.values())
 
 
 def kept_steps(subject: Subject) -> tuple[float, float]:
@@ -161,7 +184,7 @@ def kept_steps(subject: Subject) -> tuple[float, float]:
     tokens = torch.randint(1, 1000, (20, 32))
     plain, kept = (torch.optim.AdamW(trained, lr=1e-6, foreach=True) for _ in range(2))
     # A list of one batch per call, as a loader gives them.
-    old = [{"input_ids": part, "labels": part} for part in tokens.split(BATCH)]
+    old = [{"input_ids": part, "labels": part} for part in torch.split(tokens, BATCH)]
     keeper = keep(subject.model, kept, old, examples=len(tokens), pull=4)
     backward(subject)
     plain.step()

@@ -81,7 +81,8 @@ def chat(tokens: int = 128) -> Subject:
         num_attention_heads=9, num_key_value_heads=3, tie_word_embeddings=True,
     )  # fmt: skip
     lora = LoraConfig(r=8, lora_alpha=16, target_modules="all-linear")
-    model: nn.Module = get_peft_model(LlamaForCausalLM(config), lora)
+    base: Any = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
+    model: nn.Module = get_peft_model(base, lora)
     batch = torch.randint(1, 49152, (BATCH, tokens))
     return Subject(
         f"SmolLM2-135M's size, LoRA r=8, {BATCH} x {tokens} tokens",

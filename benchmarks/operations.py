@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 WAITS = frozenset(
     {
@@ -22,12 +24,14 @@ WAITS = frozenset(
 """After each of these the host needs a number of the device, and waits until it is there."""
 
 
-class Operations(TorchDispatchMode):
+class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts operations by name; views and memory that nobody writes to are no work."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.counts: Counter[str] = Counter()
+        self.bytes = 0
+        """That are read and written."""
 
     @property
     def waits(self) -> set[str]:
@@ -35,7 +39,11 @@ class Operations(TorchDispatchMode):
         return {*self.counts} & WAITS
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
         name = func._schema.name.removeprefix("aten::")
         if not func.is_view and not name.startswith("empty"):
             self.counts[name] += 1
-        return func(*args, **(kwargs or {}))
+            written = found if found is not None else args[0]  # of operations in place on lists
+            tensors = [t for t in tree_leaves((args, written)) if isinstance(t, Tensor)]
+            self.bytes += sum(t.numel() * t.element_size() for t in tensors)
+        return found

@@ -21,7 +21,7 @@ from benchmarks.foresight_tables import (
 )
 from benchmarks.keep import row_labels
 from benchmarks.marks import report_of, with_numbers
-from benchmarks.memory_tables import dreams_table, memory_of_table, scale_table
+from benchmarks.memory_tables import dreams_table, memory_of_table, moved_table, scale_table
 from riselab.common.intervals import estimate
 from riselab.frontier.curves import EqualLearning, Measures
 from riselab.pages.page import ChartFigure, save_figures
@@ -235,6 +235,7 @@ ALL_CLASSES = {"cifar100-within": ("head", "class means"), "cifar100-means": tup
 TABLES: dict[str, Callable[[], str]] = {
     "benchmarks": benchmark_table,
     "memory-scale": scale_table,
+    "memory-moved": moved_table,
     "memory-of": memory_of_table,
     "dreams": dreams_table,
     "banking77-rank": rank_text,

@@ -135,7 +135,7 @@ class Perturbed:
         tensor, number = self.tensors[index], self.numbers[index]
         size = tensor.numel()
         room = torch.empty(size, dtype=drawing_dtype(tensor.dtype), device=tensor.device)
-        drawn = draws.normals(room, direction=query, stream=number, whole=size)
+        drawn = draws.normals(room, direction=query, stream=number, length=size)
         return drawn.view(tensor.shape)
 
 

@@ -20,7 +20,7 @@ from risegrad.memory.layers import LayerMemory
 from risegrad.memory.memory import Memory
 
 OUT, IN = 10, 12
-PARTS = {
+PARTS: dict[str, dict[str, tuple[int, ...]]] = {
     "LoRA": {"lora_A.default.weight": (4, IN), "lora_B.default.weight": (OUT, 4)},
     "whole": {"weight": (OUT, IN), "bias": (OUT,)},
 }
@@ -47,12 +47,13 @@ def second_step(shaper: Shaper, params: Mapping[str, Tensor], on: On) -> Operati
     optimizer = torch.optim.AdamW(params.values(), lr=0.1, foreach=True, capturable=False)
     attach(optimizer, shaper, params, on, advise=False)
     plain = torch.optim.AdamW(params.values(), lr=0.1, foreach=True)
-    found = []
+    found: list[Operations] = []
     for each in (plain, optimizer):
         for _ in range(2):
             for number, param in enumerate(params.values()):
                 param.grad = fixed(param.shape, 200 + number)
-            with Operations() as seen:
+            seen = Operations()
+            with seen:
                 each.step()
         found.append(seen)
     # AdamW itself counts its steps on the host, which reads numbers of the host.

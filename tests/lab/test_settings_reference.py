@@ -59,6 +59,6 @@ def test_one_section_in_the_terminal(
     assert text.startswith("loop: Settings of the loop")
     assert "\n  batch: an integer >= 1 (default 48)\n" in text
     assert main(["list", "settings", "lop"]) == 2
-    assert "SECTION must be one of stream, model, rule" in capsys.readouterr().err
+    assert "SECTION must be one of stream, rule" in capsys.readouterr().err
     assert main(["list", "rules", "loop"]) == 2
     assert "SECTION is for 'rise list settings' only, got 'loop'" in capsys.readouterr().err

@@ -41,7 +41,7 @@ def mix(*words: int) -> int:
     return state
 
 
-def tile_size(kind: str, whole: int | None = None) -> int:
+def tile_size(kind: str, length: int | None = None) -> int:
     """Positions in a tile on a kind of device; none there is longer than a whole stream.
 
     >>> tile_size("cpu", 8192), tile_size("cuda", 8192), tile_size("cuda")
@@ -49,7 +49,7 @@ def tile_size(kind: str, whole: int | None = None) -> int:
     """
     if kind == "cpu":
         return TILE
-    return DEVICE_TILE if whole is None else max(1, min(DEVICE_TILE, whole))
+    return DEVICE_TILE if length is None else max(1, min(DEVICE_TILE, length))
 
 
 def numbered_generator(
@@ -72,14 +72,14 @@ class Draws:
         start: int = 0,
         direction: int = 0,
         stream: int = 0,
-        whole: int | None = None,
+        length: int | None = None,
     ) -> Tensor:
         """Fill the 1-D ``out`` with the standard normals at ``start, start + 1, ...``.
 
-        Other directions and other streams are other, independent numbers; ``whole`` is the length
-        of the stream, if it has an end.
+        Other directions and other streams are other, independent numbers; ``length`` is that of
+        the stream, if it has an end.
         """
-        size = tile_size(out.device.type, whole)
+        size = tile_size(out.device.type, length)
         stop = start + out.numel()
         key = mix(self._key, stream, direction)
         tiles = range(-(-start // size), stop // size)

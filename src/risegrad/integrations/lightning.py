@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -96,7 +96,8 @@ class KeepCallback(KeepInTraining, Callback):
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *batch: Any) -> None:
         """Log how well it keeps."""
         step = self._running().steps
-        if step != self._logged and step % trainer.log_every_n_steps == 0:
+        every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
+        if step != self._logged and step % every == 0:
             self._log(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -228,4 +229,5 @@ def _only_optimizer(callback: Callback, trainer: Trainer) -> Optimizer:
     return unwrapped(trainer.optimizers[0])
 
 
-__getattr__ = gone(__name__)
+if not TYPE_CHECKING:  # or every name would be there
+    __getattr__ = gone(__name__)

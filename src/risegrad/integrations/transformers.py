@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -239,4 +239,5 @@ def _sign_checkpoint(
         sign(folder, [handle.settings()])
 
 
-__getattr__ = gone(__name__)
+if not TYPE_CHECKING:  # or every name would be there
+    __getattr__ = gone(__name__)

@@ -136,11 +136,11 @@ def trimmed(batch: Any) -> Any:
     mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
     if not isinstance(mask, Tensor) or mask.ndim != 2:
         return batch
-    most = int(_lengths(batch, len(mask)).max())
+    most, shape = int(_lengths(batch, len(mask)).max()), mask.shape
 
     def is_along(value: Any) -> bool:
         tokens = isinstance(value, Tensor) and (value.ndim == 2 or not value.is_floating_point())
-        return tokens and value.shape[:2] == mask.shape
+        return bool(tokens and value.shape[:2] == shape)
 
     return {name: value[:, :most] if is_along(value) else value for name, value in batch.items()}
 

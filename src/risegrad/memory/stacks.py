@@ -292,7 +292,7 @@ class Member:
                 if part.tensor.numel() == 0:  # it still joins the sum
                     return Products(squares.new_zeros(3), squares, reduction)
                 x, t = (part.of(y[0])[None] for y in (x, t))
-                g = part.tensor[None].to(self.dtype)
+                g = part.tensor[None].to(self.dtype, copy=True)
             else:
                 g = self._stacked(step.gradients)
         length = _wide(norm(g.flatten(1))) * of_g
