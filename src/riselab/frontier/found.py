@@ -14,7 +14,8 @@ from risegrad.common.files import write_text
 from risegrad.common.imports import need
 from riselab.common.intervals import Estimate, estimate
 from riselab.continual.metrics import final_average, forgetting_max_last, new_task_plasticity
-from riselab.frontier.curves import ERRORS, EqualLearning, Frontier, RunPoint, SweepSetting
+from riselab.frontier.curves import ERRORS, RunPoint, SweepSetting
+from riselab.frontier.equal_learning import EqualLearning, Frontier
 from riselab.frontier.lines import code_of
 from riselab.frontier.problem import FrontierMethod
 from riselab.pages.frontier_chart import BETTER, FrontierPoint, frontier
