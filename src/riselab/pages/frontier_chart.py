@@ -126,7 +126,7 @@ def frontier(
 
 def _up(
     points: Sequence[FrontierPoint], title: str, ratios: bool
-) -> tuple[tuple[float, float], Any, Any]:
+) -> tuple[list[float], Any, Any]:
     """The ends, scale and axis of what was forgotten."""
     axis = upward(title)
     if ratios:
