@@ -1,5 +1,7 @@
-"""Language models that learn one task after another; what their hosts are called is here, because
-listing them must not load any model library."""
+"""Language models that learn one task after another, and what their hosts are called.
+
+The names stand here because listing them must not load any model library.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Sources: an ``.npz`` file, scikit-learn's digits, torchvision's CIFAR-100, folders of images, and
-a folder of these, of which every entry is one session."""
+"""Sources: an ``.npz`` file, digits, CIFAR-100, folders of images, and a folder of sessions."""
 
 from __future__ import annotations
 
