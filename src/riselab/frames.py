@@ -67,7 +67,7 @@ class LabResults:
             reference = [m.name for m in found if any(row.baseline for row in m.rows)]
         if not reference:
             names = ", ".join(m.name for m in found)
-            raise ValueError(f"reference must be given, no row is a baseline; there are {names}")
+            raise ValueError(f"pass reference, because no row is a baseline; the rows are {names}")
         reference = [reference] if isinstance(reference, str) else reference
         return Frontier(runs, reference, chosen.measures)
 

@@ -289,7 +289,10 @@ def test_mistakes_are_found_before_any_work(file, capsys):
         (["--set", "diagnosis.curvature=kfac"], "curvature must be one of hessian, ggn"),
         (["--set", "diagnosis.budget.probes=2"], "probes must be an integer >= 8, got 2"),
         (["--set", "diagnosis.draws=9"], "draws must be an integer >= 1 and <= 4, got 9"),
-        (["--set", "validation.step_sizes=[0.1]"], "validation.damages is not used by"),
+        (
+            ["--set", "validation.step_sizes=[0.1]"],
+            "set validation.damages or validation.step_sizes, not both",
+        ),
         (["--only", "RICE"], "--only 'RICE': unknown, did you mean 'RISE'?"),
         (["--task", "1"], "--task must be 2 or more, got 1"),
     ):

@@ -117,9 +117,7 @@ def test_trls_trainer_is_its_model_and_its_batches(tmp_path: Path) -> None:
 
 
 def test_trls_other_losses_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        ValueError, match="its model's own loss to be diagnosed, got loss_type='dft'"
-    ):
+    with pytest.raises(ValueError, match="uses its model's own loss, got loss_type='dft'"):
         diagnose(supervised(tmp_path, loss_type="dft"), None, measurement=HOW)
 
 

@@ -63,7 +63,7 @@ def test_labels_that_the_model_does_not_have(tmp_path: Path) -> None:
         ForgettingMeter(model, {"old": [pair(3)]})
     made = trainer(tmp_path)
     wrong = batches([one | {"labels": one["labels"] + 3} for one in examples(8, 5)])
-    with pytest.raises(ValueError, match=r"historical batches must hold labels .*out of bounds"):
+    with pytest.raises(ValueError, match=r"historical batches must have labels .*out of bounds"):
         diagnose(made.model, wrong, batches(examples(8, 6)), measurement=HOW)
 
 

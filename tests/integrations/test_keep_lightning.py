@@ -83,7 +83,7 @@ def test_resumes_bit_for_bit_with_what_it_kept(tmp_path: Path) -> None:
 def test_a_run_that_did_not_keep_is_not_resumed(tmp_path: Path) -> None:
     saver = lightning.callbacks.ModelCheckpoint(tmp_path, "plain")
     fit(Callable(), tmp_path, callbacks=[saver], enable_checkpointing=True)
-    with pytest.raises(ValueError, match="of a run that did not keep"):
+    with pytest.raises(ValueError, match="is of a run without KeepCallback"):
         fit(
             Callable(),
             tmp_path,

@@ -221,7 +221,7 @@ def test_degenerate_dreams_are_drawn_again_or_refused(monkeypatch):
         return torch.cat([input_ids, torch.full((len(input_ids), 3), 5)], 1)
 
     monkeypatch.setattr(model, "generate", repeats)
-    with pytest.raises(ValueError, match="3 of 3 samples of the model are empty or one token"):
+    with pytest.raises(ValueError, match="usable examples: 3 of 3 are empty or one token"):
         risegrad.dreamed(model, tokens, 3, length=3)
 
 
@@ -324,5 +324,5 @@ def test_an_encoder_without_a_head_keeps_its_features():
     assert keeper.drift().mean > 0
     assert "of the features' variance on 2 examples" in str(keeper)
     keeper.detach()
-    with pytest.raises(ValueError, match="old is needed: BertModel does not write text"):
+    with pytest.raises(ValueError, match="old is needed: BertModel does not generate text"):
         risegrad.keep(model, optimizer)

@@ -348,7 +348,7 @@ def test_damaged_and_foreign_folders_are_refused(tmp_path):
     with pytest.raises(ValueError, match="another settings: budget: saved"):
         kept(resume=tmp_path)
     other = nn.Sequential(nn.Linear(4, 3)).double()
-    with pytest.raises(ValueError, match="is of another model: layers: saved '3 layers, "):
+    with pytest.raises(ValueError, match="belongs to another model: layers: saved '3 layers, "):
         kept(other, resume=tmp_path, budget=0.1)
     for name in ("examples.safetensors", "keeper.json", "memory.safetensors"):
         content = (tmp_path / name).read_bytes()
@@ -570,21 +570,21 @@ def memory_alone():
 
 
 BAD = [
-    (lambda: kept(optimizer=sgd(net())), ValueError, "holds none of the model's parameters"),
-    (lambda: kept(nn.Identity(), sgd(net())), ValueError, "holds none of the model's parameters"),
+    (lambda: kept(optimizer=sgd(net())), ValueError, "has no parameter of the model"),
+    (lambda: kept(nn.Identity(), sgd(net())), ValueError, "has no parameter of the model"),
     (lambda: kept(frozen()), ValueError, "nothing is trained: every parameter"),
     (lambda: kept(old=[]), ValueError, "old must hold examples, got none"),
     (lambda: kept(old=[inputs(1)]), ValueError, "at least two examples, one to be held out; got 1"),
     (lambda: risegrad.keep(*(lambda m: (m, sgd(m)))(net())), ValueError,
-     "old is needed: Sequential does not write text of its own; give examples"),
+     "old is needed: Sequential does not generate text; pass examples"),
     (lambda: kept(infinite()), FloatingPointError, "not finite"),
     (lambda: kept(budget=0), ValueError, "budget must be a finite number > 0, got 0"),
     (lambda: kept(budget=0.1, pull=0), ValueError, "pull must be >= 1"),
     (lambda: kept(pull=-1), ValueError, "pull must be an integer >= 0, got -1"),
     (lambda: kept(examples=1), ValueError, "examples must be an integer >= 2, got 1"),
-    (lambda: kept(damping=None, pull=0), ValueError, "leave nothing that keeps"),
+    (lambda: kept(damping=None, pull=0), ValueError, "switch off both shape and pull"),
     (memory_alone, ValueError, "a memory has no examples to pull with: pass pull=0"),
-    (twice, ValueError, "kept already: call keeper.then"),
+    (twice, ValueError, "already has a keeper: call its then"),
     (lambda: kept(optimizer=3), TypeError, "optimizer must be a torch.optim.Optimizer, got int"),
     (lambda: kept((m := net()), torch.optim.LBFGS(m.parameters())), ValueError, "L-BFGS evaluates"),
 ]  # fmt: skip

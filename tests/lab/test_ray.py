@@ -102,7 +102,7 @@ def test_an_interrupt_on_ray(write: Write, tmp_path: Path, monkeypatch: pytest.M
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
-    assert "the same command goes on from here" in err
+    assert "the same command continues from here" in err
     wait_for(lambda: not alive(worker))
 
 

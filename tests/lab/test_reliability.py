@@ -162,7 +162,7 @@ def test_an_interrupt_stops_the_workers_and_says_how_to_go_on(
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
-    assert err == "stopping; the same command goes on from here\nrise run: interrupted\n"
+    assert err == "stopping; the same command continues from here\nrise run: interrupted\n"
     with pytest.raises(ProcessLookupError):
         os.kill(worker, 0)
 

@@ -120,7 +120,7 @@ def test_a_worker_that_dies_goes_on(write: Write, tmp_path: Path, capsys: Captur
     path, out = write(with_host("dies-once")), tmp_path / "out"
     assert rise("run", path, "--out", out) == 0
     text = capsys.readouterr().out
-    assert "its process was ended by SIGKILL; goes on from its last checkpoint" in text
+    assert "its process was ended by SIGKILL; continues from its last checkpoint" in text
     assert json.loads(record_of(path, out, 1).read_text())["run"]["resumed"] == 1
 
 
@@ -130,7 +130,7 @@ def test_a_worker_that_always_dies_is_a_failure(
     path, out = write(with_host("dies")), tmp_path / "out"
     assert rise("run", path, "--out", out) == 1
     text, err = capsys.readouterr()
-    assert text.count("goes on from its last checkpoint") == 3
+    assert text.count("continues from its last checkpoint") == 3
     assert "its process was ended by SIGKILL, 4 times; see log.txt" in err
 
 

@@ -178,7 +178,7 @@ def test_a_full_disk_is_told_as_with_one_process(simple: Simple, out: Path) -> N
 def test_a_process_that_is_killed_does_not_end_the_run(simple: Simple, out: Path) -> None:
     code, text = run(simple("killed"), "--out", out, "--processes", 3)
     assert code == 0, text
-    assert "its process 1 was ended by SIGKILL; goes on from its last checkpoint" in text
+    assert "its process 1 was ended by SIGKILL; continues from its last checkpoint" in text
     assert notes(out) == ["3 processes"]
 
 
@@ -194,7 +194,7 @@ def test_an_interrupt_ends_all_processes_and_is_no_failure(simple: Simple, out: 
     _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert err.splitlines()[-2:] == [
-        "stopping; the same command goes on from here",
+        "stopping; the same command continues from here",
         "rise run: interrupted",
     ]
     assert not list(out.rglob("error.txt"))

@@ -64,7 +64,7 @@ def test_several_swept_baselines_are_one_reference(write: Write) -> None:
     text += '[[rows]]\nlabel = "b"\nbaseline = true\nrule.q = 3\n'
     assert [cell.row.baseline for cell in cells_of(write(HEAD + text))] == [True] * 4
     mixed = text + "sweep = {}\n"
-    with pytest.raises(ValueError, match="all of its baselines must be swept or none"):
+    with pytest.raises(ValueError, match="sweep all of its baselines or none"):
         load_experiment(write(HEAD + mixed))
 
 

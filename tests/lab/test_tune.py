@@ -144,7 +144,7 @@ def test_the_same_command_again_trains_nothing(
     assert "is done" in capsys.readouterr().out
     assert (out / "adapter_model.safetensors").stat().st_mtime_ns == before
     assert main(command(root, out, "--steps", "5")) == 1
-    assert "out must be a folder of its own for another training" in capsys.readouterr().err
+    assert "out already has another training: choose a new folder" in capsys.readouterr().err
 
 
 def test_another_task_is_not_shown_beside(root: Path, both: tuple[Path, Path]) -> None:
@@ -317,8 +317,11 @@ def test_mistakes_in_the_arguments(
         ([str(tmp_path / "empty"), "--new", good], "there is no config.json"),
         ([model, "--new", good, "--minutes", "0"], "minutes must be a finite number > 0"),
         ([model, "--new", good, "--budget", "-1"], "budget must be a finite number >= 0"),
-        ([model, "--new", good, "--plain", "--old", good], "old is for keeping, and plain keeps"),
-        ([model, "--new", good, "--plain", "--budget", "1"], "budget is for keeping, and plain"),
+        (
+            [model, "--new", good, "--plain", "--old", good],
+            "old has no effect with plain, which keeps",
+        ),
+        ([model, "--new", good, "--plain", "--budget", "1"], "budget has no effect with plain"),
     ):
         assert main(["tune", *given, "--out", str(tmp_path / "out")]) == 2, given
         assert message in " ".join(capsys.readouterr().err.split())

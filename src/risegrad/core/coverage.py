@@ -306,9 +306,9 @@ def little_is_left(shaper: Shaper, rows: Sequence[BlockRow]) -> str | None:
     middle = _middle(rows)
     return (
         f"{type(shaper).__name__} leaves little to learn from: {few / elements:.0%} of "
-        f"{elements:,} elements have a mean factor below {LITTLE:g} ({middle.mean_factor:.4f} in "
-        f"the middle, a block of {middle.d:,} with q={middle.q}), so that much of each gradient's "
-        f"mean is left and the rest is noise. {_way_out(shaper, middle)}; or raise the learning "
+        f"{elements:,} elements have a mean factor below {LITTLE:g}. A typical block ({middle.d:,} "
+        f"elements, q={middle.q}) keeps {middle.mean_factor:.4f} of its gradient's mean, and the "
+        f"rest of the step is noise. {_way_out(shaper, middle)}; or raise the learning "
         "rate and compare. print(handle) shows every block"
     )
 

@@ -128,7 +128,7 @@ def _read(entry: object, settings: Mapping[str, object]) -> tuple[Saved, list[st
         )
     if entry["version"] != VERSION:
         raise ValueError(
-            f"risegrad state has version {entry['version']!r}; this one reads {VERSION}"
+            f"risegrad state has version {entry['version']!r}; this risegrad reads {VERSION}"
         )
     step = entry["step"]
     if isinstance(step, int) and step >= 2**63:

@@ -187,9 +187,9 @@ class Shaper(ABC):
         """Put what ``keep`` means in the place of the defaults of ``q`` and ``blocks``."""
         chosen, usual = Kept(keep), Rise.q
         if not self.needs_q:
-            raise ValueError(f"keep is not for {type(self).__name__}: give q, or leave it")
+            raise ValueError(f"{type(self).__name__} does not take keep: pass q or omit both")
         if self.q not in (usual, chosen):
-            raise ValueError(f"give keep or q, not both: keep chooses q, got q={self.q!r}")
+            raise ValueError(f"pass keep or q, not both: keep chooses q, got q={self.q!r}")
         object.__setattr__(self, "q", chosen)
         if self.blocks == "tensor":
             object.__setattr__(self, "blocks", PIECE)

@@ -210,13 +210,13 @@ class Objective:
             prediction, target = self.predict(self.model, batch)
         except IndexError as error:  # from within the model, which computes its own loss
             raise ValueError(
-                f"{self.what} batches must hold labels and tokens that the model has a place for, "
-                f"got others: {error}"
+                f"{self.what} batches must have labels and tokens within the model's range, got "
+                f"others: {error}"
             ) from error
         check_labels(prediction, target, self.loss, self.what)
         if not target.numel():
             raise ValueError(
-                f"{self.what} batches must each have a label that counts, got one with -100 alone"
+                f"{self.what} batches must each have a label other than -100, got one without"
             )
         return target
 

@@ -93,12 +93,12 @@ class KeepCallback(KeepInTraining, TrainerCallback):
 def _check_kept(optimizer: Optimizer, folder: Path, step: int) -> None:
     if not isinstance(optimizer.param_groups[0].get(KEY), Mapping | str):
         raise ValueError(
-            f"training goes on from step {step} of a run that did not keep, so what it knew "
-            "then is gone: begin anew, or resume without KeepCallback"
+            f"cannot resume at step {step}: that run trained without KeepCallback, so the answers "
+            "to keep were never stored; start a new run, or resume without KeepCallback"
         )
     if not folder.is_dir():
         raise ValueError(
-            f"training goes on from step {step}, and what it kept is not at {str(folder)!r}"
+            f"cannot resume at step {step}: the saved keeper is missing at {str(folder)!r}"
         )
 
 

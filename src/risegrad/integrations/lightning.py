@@ -74,8 +74,8 @@ class KeepCallback(KeepInTraining, Callback):
         optimizer = _only_optimizer(self, trainer)
         if trainer.ckpt_path is not None and not self._resumed:
             raise ValueError(
-                "training goes on from a checkpoint of a run that did not keep, so what it knew "
-                "then is gone: begin anew, or resume without KeepCallback"
+                "cannot resume: the checkpoint is of a run without KeepCallback, so the answers "
+                "to keep were never stored; start a new run, or resume without KeepCallback"
             )
         prepare = _preparing(trainer, pl_module, self.how.get("tokenizer"))
         with trainer.precision_plugin.forward_context():  # which may set more than an autocast

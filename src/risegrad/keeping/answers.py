@@ -161,6 +161,6 @@ def _alike(first: Tensor, *others: Tensor) -> list[Sequence[Tensor]]:
 def _check_rows(rows: Tensor, then: Tensor, width: int) -> None:
     if len(rows) != len(then) or rows.shape[-1] < width:
         raise ValueError(
-            f"the model gives rows of shape {tuple(rows.shape)} for kept examples, and gave "
-            f"{(len(then), width)}: it is not the model that they were kept of"
+            f"the model returns shape {tuple(rows.shape)} for kept examples, but their stored "
+            f"answers need {(len(then), width)}: this is another model"
         )

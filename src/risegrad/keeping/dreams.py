@@ -230,8 +230,8 @@ class _Writer:
             bad = sum(_degenerate(row, ends) for row in new)
             if fresh and bad > len(new) // 2:
                 raise ValueError(
-                    f"{bad} of {len(new)} samples of the model are empty or one token repeated: it "
-                    "does not write by itself; pass prompts, or examples"
+                    f"the model does not write usable examples: {bad} of {len(new)} are empty or "
+                    "one token repeated; pass prompts, or examples"
                 )
         return new
 

@@ -240,9 +240,9 @@ class KeepSettings:
         if self.budget is not None:
             check_number("budget", self.budget, above=0)
             if not self.pull:
-                raise ValueError("budget is held by the strength of the pull: pull must be >= 1")
+                raise ValueError("budget works by the strength of the pull: pull must be >= 1")
         if self.damping is None and not self.pull:
-            raise ValueError("damping=None and pull=0 leave nothing that keeps")
+            raise ValueError("damping=None and pull=0 switch off both shape and pull")
 
     def plain(self) -> dict[str, Any]:
         """Those that are numbers and words, for a file."""
@@ -269,7 +269,7 @@ def kept_of(look: Look, old: Any, settings: KeepSettings) -> tuple[Memory | None
         for groups in (answered[: len(to_pull)], answered[len(to_pull) :])
     )
     if not pulled or not held:
-        raise ValueError("old must hold positions that count; every label of most examples is -100")
+        raise ValueError("old must have labels other than -100; most examples have none")
     memory = None
     if settings.damping is not None:
         memory = remember(
@@ -344,12 +344,12 @@ def _batches(look: Look, old: Any, settings: KeepSettings) -> Any:
         return prepared(old, look.model, TextForm(tokenizer, answers_only=True))
     if kind_of(look.model) == "reads":
         raise ValueError(
-            f"old is needed: {type(look.model).__name__} does not write text of its own; give "
-            "examples of what it is used for (inputs are enough, labels are not needed)"
+            f"old is needed: {type(look.model).__name__} does not generate text; pass examples "
+            "of its use (inputs are enough, labels are not needed)"
         )
     if look.ranks.sharded:
         raise ValueError(
-            "old is needed: a sharded model (FSDP2) does not write text, because its processes "
+            "old is needed: a sharded model (FSDP2) cannot generate text, because its processes "
             "would have to end at the same token; call risegrad.dreamed before fully_shard"
         )
     if tokenizer is None:
@@ -377,8 +377,8 @@ def tokenizer_of(model: nn.Module) -> Any:
     """The one that lies beside the model, by the name that it was loaded by."""
     name = getattr(unwrapped(model), "name_or_path", "")
     if not name:
-        raise ValueError("tokenizer is needed: the model does not know the name it was loaded by")
+        raise ValueError("tokenizer is needed: the model does not say where it was loaded from")
     try:
         return need("transformers", "language").AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError) as error:
-        raise ValueError(f"tokenizer is needed: none is at {name!r} ({error})") from error
+        raise ValueError(f"tokenizer is needed: found none at {name!r} ({error})") from error

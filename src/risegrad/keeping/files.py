@@ -62,10 +62,10 @@ def read_keeper(
         if (about.get("format"), about.get("version")) != (FORMAT, VERSION):
             raise ValueError(f"it is not of the form {FORMAT!r}, version {VERSION}")
         if checksum != _of_text(about):
-            raise ValueError(f"the checksum of {ABOUT} is of another content")
+            raise ValueError(f"{ABOUT} does not match its checksum")
         for name, wanted in about["sha256"].items():
             if _checksum(path / name) != wanted:
-                raise ValueError(f"the checksum of {name} is of another content")
+                raise ValueError(f"{name} does not match its checksum")
         memory = Memory.load(path / MEMORY) if MEMORY in about["sha256"] else None
         kept = None if about["kept"] is None else _kept(about["kept"], path)
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -85,7 +85,7 @@ def _check_same(what: str, saved: Mapping[str, Any], here: Mapping[str, Any], pa
     ]
     if different:
         raise ValueError(
-            f"the keeper in {str(path)!r} is of another {what}: {'; '.join(different)}"
+            f"the keeper in {str(path)!r} belongs to another {what}: {'; '.join(different)}"
         )
 
 

@@ -78,12 +78,14 @@ def _check_optimizer(model: nn.Module, optimizer: Optimizer, settings: KeepSetti
             "the loss that it searches along: pass pull=0, or add keeper.loss() to your own"
         )
     if keeper_of(optimizer) is not None:
-        raise ValueError("this optimizer is kept already: call keeper.then(...) or detach() first")
+        raise ValueError(
+            "this optimizer already has a keeper: call its then(...) or detach() first"
+        )
     own = {id(parameter) for parameter in model.parameters()}
     held = [p for group in optimizer.param_groups for p in group["params"]]
     if not any(id(parameter) in own for parameter in held):
         raise ValueError(
-            "the optimizer holds none of the model's parameters: give the model that it trains"
+            "the optimizer has no parameter of the model: pass the model that it trains"
         )
     if not any(p.requires_grad for p in held if id(p) in own):
         raise ValueError("nothing is trained: every parameter of the optimizer is frozen")
@@ -91,9 +93,7 @@ def _check_optimizer(model: nn.Module, optimizer: Optimizer, settings: KeepSetti
 
 def _check_without_examples(memory: Memory, model: nn.Module, settings: KeepSettings) -> None:
     if settings.pull:
-        raise ValueError(
-            "a memory has no examples to pull with: pass pull=0, or give examples as old"
-        )
+        raise ValueError("a memory has no examples to pull with: pass pull=0, or examples as old")
     if settings.damping is None:
-        raise ValueError("damping=None does not shape, and a memory does nothing else")
+        raise ValueError("damping=None switches off shaping, and a memory can only shape")
     memory.check_fits(model)

@@ -228,7 +228,7 @@ class Keeper:
         if self._beyond == PATIENCE:
             warnings.warn(
                 f"keep: the drift is {drift} at step {self.steps}, the budget {budget:g}, and the "
-                f"pull has been as strong as it gets for {PATIENCE * EVERY} steps: a lower "
+                f"pull has had its greatest strength for {PATIENCE * EVERY} steps: a lower "
                 "learning rate would help",
                 stacklevel=2,
             )
@@ -274,8 +274,8 @@ class Keeper:
     def _load(self, optimizer: Optimizer) -> None:
         if KEY not in optimizer.param_groups[0]:
             warnings.warn(
-                "keep: this optimizer state was saved without it; its strength and its count of "
-                "steps go on as they are",
+                "keep: this optimizer state was saved without a keeper; the keeper's strength and "
+                "step count stay as they are",
                 stacklevel=3,
             )
         self._adopt(optimizer)

@@ -140,9 +140,9 @@ def _apart(model: nn.Module, together: bool | None) -> tuple[nn.Module, Ranks]:
     if ranks.group is None and several:
         if together is None:
             raise ValueError(
-                f"there are {dist.get_world_size()} processes, and the model does not say whether "
-                "they train it together: give the one that is wrapped in DDP, or together=True; "
-                "together=False if each process trains a model of its own"
+                f"cannot tell whether all {dist.get_world_size()} processes train one model: pass "
+                "the model wrapped in DDP, or together=True; "
+                "together=False if each process trains another model"
             )
         ranks = Ranks(dist.group.WORLD) if together else ranks
     return inside, ranks

@@ -86,7 +86,7 @@ def _gradients(losses: Iterable[Tensor], look: Look, parameters: Sequence[Tensor
     sharded = [*look.model.parameters()]  # a forward pass puts whole ones in their place
     for loss in losses:
         if not loss.requires_grad:
-            raise ValueError("no gradient reaches the trained parameters from the kept answers")
+            raise ValueError("the kept answers do not depend on any trained parameter")
         each: Sequence[Tensor | None]
         if look.ranks.sharded:
             each = _through_hooks(SCALE * loss, parameters, sharded)

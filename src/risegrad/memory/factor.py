@@ -412,8 +412,8 @@ def _eigen(matrix: Tensor) -> Eigen:
     values, vectors = values.flip(0), vectors.flip(1)
     if float(values[-1]) < -NEGATIVE * float(values[0].abs()):
         raise ValueError(
-            f"a factor must have no negative eigenvalue, got {float(values[-1]):.3g} beside "
-            f"{float(values[0]):.3g}"
+            f"a factor must have no negative eigenvalue, got {float(values[-1]):.3g} (largest: "
+            f"{float(values[0]):.3g})"
         )
     return Eigen(vectors, values.clamp(min=0), values.new_zeros(()))
 
@@ -434,7 +434,7 @@ def _decomposed(matrix: Tensor) -> tuple[Tensor, Tensor]:
             return values.to(matrix), vectors.to(matrix)
     if bool(matrix.isfinite().all()):
         raise FloatingPointError(
-            f"the eigenvectors of a factor of size {len(matrix)} cannot be found, although all of "
+            f"LAPACK finds no eigenvectors of a factor of size {len(matrix)}, although all of "
             "its numbers are finite"
         )
     return torch.full_like(matrix[0], torch.nan), torch.full_like(matrix, torch.nan)

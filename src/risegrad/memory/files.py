@@ -112,7 +112,7 @@ def read_memory(path: Path) -> dict[str, Any]:
                 stacklevel=3,
             )
         elif metadata["sha256"] != _checksum(metadata["about"], tensors):
-            raise ValueError("its checksum is of another content: the file was changed or damaged")
+            raise ValueError("it does not match its checksum: the file was changed or damaged")
         return _memory(json.loads(metadata["about"]), tensors)
     except (safetensors.SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
         raise _damaged(path, error) from error
@@ -138,7 +138,7 @@ def _memory(about: Any, tensors: dict[str, Tensor]) -> dict[str, Any]:
     """Takes out of ``tensors`` what belongs to layers: nothing may be left."""
     layers = {name: _layer(name, found, tensors) for name, found in about["layers"].items()}
     if tensors:
-        raise ValueError(f"it holds tensors of no layer, the first is {sorted(tensors)[0]!r}")
+        raise ValueError(f"it has tensors that belong to no layer, first {sorted(tensors)[0]!r}")
     if not layers:
         raise ValueError("it holds no layer")
     rank = about["rank"]
@@ -200,14 +200,14 @@ def side_of(tensors: Mapping[str, Tensor]) -> Side:
     vectors, values, rest = (tensors[name] for name in ("vectors", "values", "rest"))
     fits = vectors.ndim == 2 and values.shape == vectors.shape[1:] and rest.ndim == 0
     if not fits or len(vectors) < vectors.shape[1] or not len(values):
-        raise ValueError("vectors, values and rest of a factor do not fit each other")
+        raise ValueError("vectors, values and rest of a factor have shapes that do not match")
     found = Factor.of_eigenpairs(vectors, values, rest)
     if bool((values < 0).any()) or float(rest) < 0:
         raise ValueError("eigenvalues of a factor must not be negative")
     # The rest is the mean of what is smaller than every kept one.
     if float(rest - values.min()) > NEGATIVE * float(values.max()):
         raise ValueError(
-            f"the rest of a factor must not be above its eigenvalues, got {float(rest):.3g} beside "
+            f"the rest of a factor must not be above its eigenvalues, got {float(rest):.3g} > "
             f"{float(values.min()):.3g}"
         )
     vectors = vectors.to(values)

@@ -317,7 +317,7 @@ class InformedTie(Tie):
         if self.shaper.strict and (plain := self._trained_plainly()):
             raise ValueError(
                 f"strict: the memory does not cover {listing(plain)}; name them in "
-                "exempt, or take strict=False to leave them as plain training leaves them"
+                "exempt, or pass strict=False to train them plainly"
             )
 
     def ready(self) -> Work:

@@ -209,7 +209,7 @@ def chosen_layers(
     if not kept:
         raise ValueError(
             "nothing of the model is covered: a memory needs linear layers, convolutions, "
-            f"embeddings or norms, trained ones if there are any; got {type(model).__name__}"
+            f"embeddings or norms, trained ones if anything is; got {type(model).__name__}"
             + (f" with {listing([*tied.values()])}" if tied else "")
         )
     return kept, _uncovered(model, kept, tied, left)

@@ -85,8 +85,7 @@ def check_fits(memory: Mapping[str, LayerMemory], model: nn.Module) -> None:
             )
     if wrong:
         raise ValueError(
-            f"the memory is not one of this model: {listing(wrong)}; the model has "
-            f"{listing([*layers])}"
+            f"the memory is of another model: {listing(wrong)}; this model has {listing([*layers])}"
         )
 
 

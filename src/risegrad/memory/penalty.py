@@ -70,7 +70,7 @@ def moved_parameters(
             continue
         if then is not None and then.shape != tensor.shape:
             raise ValueError(
-                f"the anchor is not one of this model: {name} has shape {tuple(tensor.shape)}, "
+                f"the anchor is of another model: {name} has shape {tuple(tensor.shape)}, "
                 f"the anchor {tuple(then.shape)}"
             )
         found.setdefault(role.layer, {})[role] = Moved(name, tensor, then)
@@ -90,7 +90,7 @@ def _check_switched_on(memory: Collection[str], model: nn.Module) -> None:
     if off:
         raise ValueError(
             f"the adapters of layer {listing(off)} are switched off (disable_adapter), so the "
-            "model has not moved as its parameters say: ask while they are on"
+            "model does not use its trained parameters: call this while they are on"
         )
 
 

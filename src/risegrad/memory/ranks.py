@@ -82,7 +82,7 @@ def _check_data_parallel(model: nn.Module, meshes: set[Any]) -> None:
         shown = parallel or [name for name, _ in _sharded(model)]
         raise NotImplementedError(
             f"remember runs under DDP and FSDP2, not with tensor parallelism: {listing(shown)} is "
-            "divided otherwise; remember the whole model before it is divided"
+            "divided in another way; call remember on the whole model before you divide it"
         )
     sizes = {mesh.size() for mesh in meshes}
     several = len(meshes) > 1 or any(mesh.ndim > 1 for mesh in meshes)

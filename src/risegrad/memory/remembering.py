@@ -232,7 +232,7 @@ class _Passes:
 def _backward(score: Tensor, thread: Tensor) -> None:
     if not score.requires_grad:
         raise ValueError(
-            "no gradient reaches any layer to be remembered: what is kept does not depend on them"
+            "no gradient reaches any layer: the output to remember does not depend on them"
         )
     try:
         torch.autograd.grad(score, thread, allow_unused=True)
@@ -257,7 +257,7 @@ def _check_reached(watched: Mapping[str, Watched], of: Of) -> dict[str, str]:
     if of == "predictions" and still:
         raise ValueError(
             f"no gradient reaches the output of layer {listing(still)}: the predictions do not "
-            "depend on it; name it in exempt to leave it as plain training leaves it"
+            "depend on it; name it in exempt to train it plainly"
         )
     reached = [w for w in watched.values() if w.plain and w.reached]
     if reached and not any(w.rows for w in reached):
@@ -282,8 +282,8 @@ def _check_differentiable(off: list[str]) -> None:
     if off:
         raise ValueError(
             f"no gradient reaches the output of layer {listing(off)}: it runs without gradients "
-            "(torch.no_grad, reentrant checkpointing); turn them on, or name it in exempt to leave "
-            "it as plain training leaves it"
+            "(torch.no_grad, reentrant checkpointing); turn them on, or name it in exempt to train "
+            "it plainly"
         )
 
 

@@ -274,6 +274,6 @@ def check_shape(name: str, tensor: Tensor, part: str, layer: LayerMemory) -> Non
         wanted = (layer.outputs.dim,)
     if shape != wanted:
         raise ValueError(
-            f"the memory is not one of this model: parameter {name!r} must have shape {wanted}, "
+            f"the memory is of another model: parameter {name!r} must have shape {wanted}, "
             f"got {shape}"
         )

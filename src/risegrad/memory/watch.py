@@ -319,7 +319,7 @@ def _hook(watched: Watched, thread: Tensor) -> Callable[..., Tensor | None]:
         x = args[0] if args else next(iter(kwargs.values()))
         if not isinstance(out, Tensor) or not isinstance(x, Tensor):
             raise TypeError(
-                f"layer {watched.layer.name!r} must take a tensor and give one, got "
+                f"layer {watched.layer.name!r} must take a tensor and return one, got "
                 f"{type(x).__name__} and {type(out).__name__}"
             )
         x = x.detach()

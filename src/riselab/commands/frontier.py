@@ -107,7 +107,7 @@ def execute(args: argparse.Namespace, settings: FrontierSettings) -> int:
     try:
         found = frontier(args.model, keep=args.keep, new=args.new, settings=settings)
     except KeyboardInterrupt:
-        print("\nstopping; the same command goes on from here")
+        print("\nstopping; the same command continues from here")
         raise
     print(f"\n{found}")
     return 0

@@ -99,7 +99,7 @@ def execute(chosen: "RunPlan", options: "RunOptions") -> int:
         print(f"rise {NAME}: error: {error}", file=sys.stderr)
         return UNREADY
     except KeyboardInterrupt:
-        print("stopping; the same command goes on from here", file=sys.stderr)
+        print("stopping; the same command continues from here", file=sys.stderr)
         raise
     print(f"'rise report {options.out / chosen.experiment.name}' makes a page of them")
     return code

@@ -77,7 +77,7 @@ def plan(args: argparse.Namespace) -> Callable[[], int]:
         try:
             record = tuning.run()
         except KeyboardInterrupt:
-            print("\nstopping; the same command goes on from the last checkpoint")
+            print("\nstopping; the same command continues from the last checkpoint")
             raise
         folders = [(tuning.out, record, other := beside(tuning.out, record))]
         if other:

@@ -105,7 +105,7 @@ def maker(name: str) -> ProblemMaker:
     """The function of this name: ``module:function``, or one that ``name_of`` was asked about."""
     if name.startswith(GIVEN):
         if name not in _given:
-            raise ValueError(f"{name!r} is a function of another process; give it again")
+            raise ValueError(f"{name!r} is a function of another process; pass it again")
         return _given[name]
     module, _, function = name.partition(":")
     if not module or not function:
@@ -227,7 +227,7 @@ class OwnHost(Host):
             counts[1] += int(total)
         if not 0 <= counts[0] <= counts[1] or not counts[1]:
             raise ValueError(
-                "score must give right answers and how many there are, at least one; "
+                "score must return the number of right answers and of all answers, at least one; "
                 f"got {counts[0]} of {counts[1]}"
             )
         return Score(*counts)

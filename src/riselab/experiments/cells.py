@@ -243,7 +243,9 @@ def _label(label: str, plain: Table, varied: Table, swept: Table | None = None) 
     shown = PLACEHOLDER.findall(label)
     for key in swept or {}:
         if inside := [place for place in TOGETHER.get(key, (key,)) if place in shown]:
-            raise ValueError(f"the label's {{{inside[0]}}} is swept: it is added to it anyway")
+            raise ValueError(
+                f"leave {{{inside[0]}}} out of the label: swept values are added to it"
+            )
     rest = list(_settings({place: v for place, v in varied.items() if place not in shown}))
     filled = PLACEHOLDER.sub(lambda match: _text(_look(plain, match[1])), label)
     return f"{filled} ({', '.join(rest)})" if rest else filled

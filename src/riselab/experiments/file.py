@@ -346,7 +346,7 @@ class File(Sections):
             rows = [row for row in self.rows if row.section == section and row.baseline]
             swept = 0 if self.select else sum(bool(self.sweep_of(row)) for row in rows)
             if 0 < swept < len(rows):
-                raise ValueError(f"section {section!r}: all of its baselines must be swept or none")
+                raise ValueError(f"section {section!r}: sweep all of its baselines or none")
             if not swept and sum(row.variants for row in rows) > 1:
                 labels = ", ".join(repr(row.label) for row in rows)
                 why = f"row {labels} varies a setting" if len(rows) == 1 else labels

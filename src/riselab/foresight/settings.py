@@ -81,7 +81,7 @@ def read_sections(plain: Mapping[str, Any]) -> tuple[DiagnosisSettings, Validati
     found = plain.get("diagnosis") or {}, plain.get("validation") or {}
     if {"damages", "step_sizes"} <= set(found[1]):
         raise ValueError(
-            "validation.damages is not used by validation.step_sizes, which stands in its place"
+            "set validation.damages or validation.step_sizes, not both: step_sizes replaces damages"
         )
     return (
         read(DiagnosisSettings, found[0], "diagnosis"),

@@ -194,7 +194,7 @@ class Frontier:
                 f"At equal learning no method {self.measures.verb} less than {usual} by more than "
                 "noise."
             ),
-            "one seed": "One seed only, so no difference between methods can be told from noise.",
+            "one seed": "With one seed, a difference between methods may be noise.",
         }
         unclear["more"] = unclear["open"]
         for verdict in ("open", "more", "one seed"):

@@ -301,7 +301,7 @@ def _texts(
 
 def _model(model: str, settings: FrontierSettings) -> dict[str, Any]:
     if any(change.startswith("model.trains") for change in settings.changes):
-        raise ValueError("model.trains cannot be set: it is full (--full) that chooses all weights")
+        raise ValueError("model.trains cannot be set: use full (--full) to train all weights")
     folder = Path(model).expanduser()
     place = {"weights": str(folder)} if folder.is_dir() else {"name": model}
     return place | ({"trains": "all"} if settings.full else {})
@@ -347,8 +347,8 @@ def _check_not_full(model: object, settings: FrontierSettings) -> None:
     """What changes nothing is a mistake or a wrong hope."""
     if settings.full:
         raise ValueError(
-            "full must be left out but for a transformers model with texts or chats: all weights "
-            f"of other models train anyway, got it with {model!r}"
+            "full is only for transformers models with texts or chats: other models always train "
+            f"all weights, got it with {model!r}"
         )
 
 

@@ -124,9 +124,7 @@ def frontier(
     return with_data(alt.layer(*layers).properties(width=size[0], height=size[1]), **data)
 
 
-def _up(
-    points: Sequence[FrontierPoint], title: str, ratios: bool
-) -> tuple[list[float], Any, Any]:
+def _up(points: Sequence[FrontierPoint], title: str, ratios: bool) -> tuple[list[float], Any, Any]:
     """The ends, scale and axis of what was forgotten."""
     axis = upward(title)
     if ratios:

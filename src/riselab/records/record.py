@@ -106,7 +106,7 @@ def _below(folder: Path) -> list[Path]:
 def _load(path: Path) -> Any:
     try:
         if path.stat().st_size > LARGEST:
-            raise RecordError(path, f"larger than {LARGEST // 2**20} MiB: this is no record")
+            raise RecordError(path, f"larger than {LARGEST // 2**20} MiB: this is not a record")
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise RecordError(path, f"cannot be read ({error.strerror})") from error
@@ -124,7 +124,7 @@ def _load(path: Path) -> Any:
 def _faithful(path: Path, content: Any) -> Any:
     """Content that every JSON reader and UTF-8 can carry: no NaN, infinity or half a character."""
     if _deeper_than(DEEPEST, content):
-        raise RecordError(path, f"is nested deeper than {DEEPEST} levels: this is no record")
+        raise RecordError(path, f"is nested deeper than {DEEPEST} levels: this is not a record")
     try:
         json.dumps(content, allow_nan=False, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
@@ -145,9 +145,9 @@ def _record(path: Path, content: Any) -> Record:
     if type(schema) is not int:
         raise RecordError(path, str(wrong("schema", "an integer", schema)))
     if schema > SCHEMA:
-        raise RecordError(path, f"has schema {schema}, newer than {SCHEMA}, the newest known here")
+        raise RecordError(path, f"has schema {schema}; this version reads up to {SCHEMA}")
     if schema < SCHEMA:
-        raise RecordError(path, f"has schema {schema}, which does not say what was read; run again")
+        raise RecordError(path, f"has schema {schema}, which does not name its data; run again")
     try:
         record = read(Record, {k: v for k, v in content.items() if k != "path"}, foreign=True)
     except ValueError as error:

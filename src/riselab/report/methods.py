@@ -91,8 +91,8 @@ COSTS = {
     Column("MB of data", better=-1, explanation="that these stand for"): data_megabytes,
 }  # fmt: skip
 CORRECTED = (
-    "The words are corrected for the number of methods (Holm), the intervals are not: one that "
-    "just leaves out zero may stand beside “not clearly different”."
+    "The verdicts are corrected for the number of methods (Holm), the intervals are not: one that "
+    "just excludes zero may come with “not clearly different”."
 )
 
 

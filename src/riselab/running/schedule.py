@@ -189,7 +189,7 @@ class Schedule:
             raise Unwritable(ended.message)
         elif ended.outcome == LOST and self.lost[ended.id] < RETRIES:
             self.lost[ended.id] += 1
-            self.watcher.say(f"{cell.title}: {ended.message}; goes on from its last checkpoint")
+            self.watcher.say(f"{cell.title}: {ended.message}; continues from its last checkpoint")
             self.queue.appendleft(cell)
         else:
             self._fail(cell, running.folder, ended)

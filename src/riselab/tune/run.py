@@ -329,7 +329,7 @@ def _state(work: Path, identity: dict[str, Any] | None) -> dict[str, Any]:
 def _other(out: Path, was: dict[str, Any], now: dict[str, Any]) -> str:
     names = [n for n in {**was, **now} if was.get(n) != now.get(n)]
     told = ", ".join(f"{n} was {was.get(n, 'not set')!r}" for n in names)
-    return f"out must be a folder of its own for another training, got {str(out)!r} ({told})"
+    return f"out already has another training: choose a new folder, got {str(out)!r} ({told})"
 
 
 def _checkpoint(work: Path) -> str | None:

@@ -74,6 +74,6 @@ class TuneSettings(Checked):
         for name in ("old", "budget"):
             if self.plain and getattr(self, name):
                 raise ValueError(
-                    f"{name} is for keeping, and plain keeps nothing: leave one of them out, got "
+                    f"{name} has no effect with plain, which keeps nothing: omit one of them, got "
                     f"{getattr(self, name)!r}"
                 )

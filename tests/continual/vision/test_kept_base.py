@@ -85,7 +85,7 @@ def test_a_broken_file_is_named_and_taught_again(folder: Path, damage: str) -> N
     else:
         whole = whole[: len(whole) // 2 if damage == "cut" else 0]
     file.write_bytes(whole)
-    with pytest.warns(UserWarning, match=f"{file.name} is broken .*: the base is taught again"):
+    with pytest.warns(UserWarning, match=f"{file.name} is damaged .*: the base is trained again"):
         assert made(settings())[0] == expected
     assert made(settings())[0] == expected, "and kept in its place"
 

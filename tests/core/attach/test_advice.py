@@ -95,7 +95,7 @@ def test_copies_keep_their_choice() -> None:
     [
         ({"keep": 1.0}, r"keep must be a number in \(0, 1\), got 1.0"),
         ({"keep": 0}, r"keep must be a number in \(0, 1\), got 0"),
-        ({"keep": 0.5, "q": 8}, "give keep or q, not both: keep chooses q, got q=8"),
+        ({"keep": 0.5, "q": 8}, "pass keep or q, not both: keep chooses q, got q=8"),
     ],
 )
 def test_a_keep_that_cannot_be(given: dict[str, Any], message: str) -> None:

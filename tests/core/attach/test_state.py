@@ -287,7 +287,7 @@ DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
         lambda s: entry(s).update(settings=[]),
         r"settings must be a mapping, got \[\]",
     ),
-    "later version": (lambda s: entry(s).update(version=99), "version 99; this one reads 1"),
+    "later version": (lambda s: entry(s).update(version=99), "version 99; this risegrad reads 1"),
     "entry is a number": (
         lambda s: s["param_groups"][0].update(risegrad={"0": 3}),
         "expected version, step and settings, got 3",

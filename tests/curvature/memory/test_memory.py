@@ -167,7 +167,7 @@ FILES = [
     ({"version": "9"}, "version must be 3, got '9'"),
     ({"about": "{"}, "Expecting property name"),
     ({"about": "[]"}, "list indices must be"),
-    ({"about": {"layers": {}}}, "tensors of no layer, the first is 'a"),
+    ({"about": {"layers": {}}}, "tensors that belong to no layer, first 'a"),
     ({"about": {"layers": {}}, "tensors": {}}, "it holds no layer|InvalidHeader"),
     ({"about": layer(kind="code")}, "layer 'a' is of the unknown kind 'code'"),
     ({"about": layer(shape=[2, 3])}, "needs factors of size .* got"),
@@ -192,12 +192,12 @@ FILES = [
      "inputs of layer 'a': a factor must be finite"),
     ({"tensors": {"a|inputs|matrix": torch.eye(2).half(), "a|outputs|matrix": torch.eye(2)}},
      "inputs of layer 'a': a factor must be float32 or float64"),
-    ({"tensors": LOW | {"a|inputs|values": torch.ones(2)}}, "do not fit each other"),
+    ({"tensors": LOW | {"a|inputs|values": torch.ones(2)}}, "shapes that do not match"),
     ({"tensors": LOW | {"a|inputs|rest": torch.tensor(-1.0)}}, "must not be negative"),
     ({"tensors": LOW | {"a|inputs|rest": torch.tensor(1.5)}},
      "the rest of a factor must not be above its eigenvalues, got 1.5 beside 1"),
     ({"tensors": LOW | {"a|inputs|vectors": torch.ones(2, 1)}}, "must be orthonormal"),
-    ({"tensors": LOW | {"b|inputs|matrix": torch.eye(2)}}, "tensors of no layer, the first is 'b"),
+    ({"tensors": LOW | {"b|inputs|matrix": torch.eye(2)}}, "belong to no layer, first 'b"),
 ]  # fmt: skip
 
 

@@ -146,7 +146,7 @@ def test_missing_and_wrong_anchors_are_named():
     ):
         memory.penalty(model)
     wrong = Anchor({n: v[:1] for n, v in anchor.values.items()})
-    with pytest.raises(ValueError, match=r"anchor is not one of this model: 0.weight has shape"):
+    with pytest.raises(ValueError, match=r"anchor is of another model: 0.weight has shape"):
         memory.penalty(model, wrong)
     with pytest.raises(ValueError, match="covers no trained parameter of the model"):
         memory.penalty(torch.nn.Linear(2, 2))
@@ -316,7 +316,7 @@ def test_a_memory_of_another_width_is_named(lora):
     memory = risegrad.remember(T5ForConditionalGeneration(other).double(), texts(), examples=None)
     model = with_lora(t5(), ["q"]) if lora else t5()
     part = r"q\.lora_B\.default\.weight" if lora else r"q\.weight"
-    message = rf"not one of this model: parameter '\S+{part}' must have shape \(12, \d\), got \(8, "
+    message = rf"of another model: parameter '\S+{part}' must have shape \(12, \d\), got \(8, "
     anchor = memory.anchor(model)
     with pytest.raises(ValueError, match=message):
         memory.penalty(model, anchor)

@@ -228,11 +228,9 @@ def test_a_memory_of_another_model_is_named():
     other = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
     with pytest.raises(ValueError, match=r"parameter '0.weight' must have shape \(5, 4\), got \(6"):
         memory.sides(other)
-    with pytest.raises(
-        ValueError, match=r"not one of this model: 0 \(linear \(6, 4\) in the model"
-    ):
+    with pytest.raises(ValueError, match=r"of another model: 0 \(linear \(6, 4\) in the model"):
         memory.check_fits(other)
-    with pytest.raises(ValueError, match=r"not one of this model: 0 \(missing\), 2 \(missing\)"):
+    with pytest.raises(ValueError, match=r"of another model: 0 \(missing\), 2 \(missing\)"):
         memory.check_fits(nn.Linear(4, 5))
     with pytest.raises(
         ValueError, match=r"it knows the layers 0, 2, the model trains weight, bias"

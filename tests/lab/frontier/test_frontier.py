@@ -246,7 +246,7 @@ def test_one_seed_is_not_judged_however_large_the_difference():
     found = Frontier(points, ["FO"])
     assert found.comparisons[0].verdict == "one seed"
     assert found.sentence() == (
-        "One seed only, so no difference between methods can be told from noise. At equal "
+        "With one seed, a difference between methods may be noise. At equal "
         "learning (40.0 % on new tasks), informed forgets 12.0 points, FO 36.0: 24.0 less."
     )
     judged = runs("more", lambda r, s: 10 * r, lambda r, s: 20.0 * r)

@@ -61,7 +61,7 @@ def test_full_where_it_says_nothing_or_the_opposite(tmp_path, texts):
     full, images = FrontierSettings(full=True), [tmp_path / "keep.npz", tmp_path / "new.npz"]
     for path in images:
         path.touch()
-    message = r"full must be left out but .*: all weights of other models train anyway, got it with"
+    message = r"full is only for .*: other models always train all weights, got it with"
     with pytest.raises(ValueError, match=f"{message} 'mlp'"):
         problem_of("mlp", [str(images[0])], [str(images[1])], full)
     with pytest.raises(ValueError, match=message):

@@ -190,8 +190,8 @@ def _check_loss(trainer: Any) -> None:
     what = _own_loss(trainer)
     if what:
         raise ValueError(
-            f"a Trainer must train by its model's own loss to be diagnosed, got {what}; give the "
-            "model and batches, and the loss as batch_loss=BatchLoss(...)"
+            f"diagnose needs a Trainer that uses its model's own loss, got {what}; pass the model, "
+            "batches, and the loss as batch_loss=BatchLoss(...)"
         )
 
 
@@ -242,7 +242,7 @@ def _cut(given: Any) -> Any:
     inputs, target = given
     if len(inputs) != len(target):
         raise ValueError(
-            f"inputs and target must have as many rows, got {len(inputs)} and {len(target)}"
+            f"inputs and target must have equally many rows, got {len(inputs)} and {len(target)}"
         )
     count = max(1, min(PIECES, len(inputs)))
     return list(zip(inputs.chunk(count), target.chunk(count), strict=True))

@@ -128,8 +128,8 @@ class Pricing:
         if not bool(self.plain.bends.any()):
             raise ValueError(
                 "the historical loss must have curvature along the plain step to compare rules by "
-                "their damage, got products that are zero: its predictions may not depend on what "
-                "is trained, or be certain beyond what the numbers can tell"
+                "their damage, got products that are zero: its predictions may not depend on the "
+                "trained parameters, or be so certain that their curvature rounds to zero"
             )
 
     def gain(self, x: Tensor) -> float:

@@ -196,12 +196,12 @@ def _load(file: Path, both: nn.Module) -> bool:
             said = (stream.metadata() or {}).get("sha256")
             state = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
         if fingerprint(state) != said:
-            raise ValueError("its content is not what was written")
+            raise ValueError("it does not match its checksum")
         shapes = {name: value.shape for name, value in both.state_dict().items()}
         if {name: value.shape for name, value in state.items()} != shapes:
             raise ValueError("it is of another network")
     except (OSError, SafetensorError, ValueError) as error:
-        warnings.warn(f"{file} is broken ({error}): the base is taught again", stacklevel=2)
+        warnings.warn(f"{file} is damaged ({error}): the base is trained again", stacklevel=2)
         return False
     both.load_state_dict(state)
     return True

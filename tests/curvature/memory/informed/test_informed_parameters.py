@@ -197,7 +197,7 @@ def test_bad_settings(message: str) -> None:
     ("layers", "message"),
     [
         ({"z": (5, 4)}, "covers no trained parameter.*knows the layers z.*trains a.weight"),
-        ({"a": (4, 4)}, r"not one of this model: parameter 'a.weight' must have shape \(4, 4\)"),
+        ({"a": (4, 4)}, r"of another model: parameter 'a.weight' must have shape \(4, 4\)"),
     ],
 )
 def test_a_memory_of_another_model_is_refused(layers: Any, message: str) -> None:

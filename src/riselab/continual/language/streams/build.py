@@ -159,7 +159,7 @@ def _halves(
     if settings.one_file == "stop":
         raise FileNotFoundError(
             f"{task.name}: there is no {other} split beside {there.where}; "
-            "stream.one_file='split' makes both of the one file"
+            "stream.one_file='split' divides the one file into both"
         )
     count = share(len(examples), settings.held_out)
     picked, rest = chosen(np.arange(len(examples)), count, *_key(settings, task, HOLD_OUT))

@@ -130,7 +130,7 @@ class AdapterClassifierSettings(AdapterSettings):
         super().__post_init__()
         if self.follow_drift and self.main == "accuracy":
             raise ValueError(
-                "follow_drift moves class means, which main='accuracy' does not take: choose "
+                "follow_drift moves class means, which main='accuracy' does not use: choose "
                 "main='class_means', 'both_views' or 'within_task'"
             )
 
