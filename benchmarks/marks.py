@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from riselab.common.intervals import estimate
-from riselab.frontier.curves import EqualLearning, Measures
+from riselab.frontier.curves import Measures
+from riselab.frontier.equal_learning import EqualLearning
 from riselab.records.record import read_records
 from riselab.report.builder import Report, build
 

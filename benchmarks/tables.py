@@ -23,7 +23,8 @@ from benchmarks.keep import row_labels
 from benchmarks.marks import report_of, with_numbers
 from benchmarks.memory_tables import dreams_table, memory_of_table, moved_table, scale_table
 from riselab.common.intervals import estimate
-from riselab.frontier.curves import EqualLearning, Measures
+from riselab.frontier.curves import Measures
+from riselab.frontier.equal_learning import EqualLearning
 from riselab.pages.page import ChartFigure, save_figures
 from riselab.records.fields import Record
 from riselab.records.record import read_records

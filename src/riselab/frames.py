@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from risegrad.common.checks import check_choice
 from risegrad.common.imports import need
 from risegrad.common.settings import flat
-from riselab.frontier.curves import Frontier
+from riselab.frontier.equal_learning import Frontier
 from riselab.pages.tables import Table, in_html
 from riselab.pages.text import visible
 from riselab.records.fields import Record

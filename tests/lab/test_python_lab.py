@@ -7,7 +7,7 @@ import pytest
 
 import riselab as lab
 from lab.report.made_up import record, save
-from riselab.frontier.curves import Frontier
+from riselab.frontier.equal_learning import Frontier
 from riselab.running import display, workload
 from riselab.running.schedule import Tally
 

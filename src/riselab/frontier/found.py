@@ -14,10 +14,11 @@ from risegrad.common.files import write_text
 from risegrad.common.imports import need
 from riselab.common.intervals import Estimate, estimate
 from riselab.continual.metrics import final_average, forgetting_max_last, new_task_plasticity
-from riselab.frontier.curves import ERRORS, EqualLearning, Frontier, RunPoint, SweepSetting
+from riselab.frontier.curves import ERRORS, NATS, POINTS, Measures, RunPoint, SweepSetting
+from riselab.frontier.equal_learning import EqualLearning, Frontier
 from riselab.frontier.lines import code_of
 from riselab.frontier.problem import FrontierMethod
-from riselab.pages.frontier_chart import BETTER, FrontierPoint, frontier
+from riselab.pages.frontier_chart import AXES, BETTER, FrontierPoint, frontier
 from riselab.pages.looks import Palette
 from riselab.pages.page import (
     Block,
@@ -36,7 +37,7 @@ from riselab.pages.tables import Column, Line, Section, Table, TableCell, in_htm
 from riselab.pages.text import for_markdown, plural, visible, visible_lines
 from riselab.records.fields import Record
 from riselab.report.builder import QUESTION, RULES
-from riselab.report.figures import BAND, DEVIATION, bands_of, frontier_point
+from riselab.report.figures import BAND, CHAT_AXES, DEVIATION, bands_of, frontier_point
 from riselab.report.methods import SectionFrontier, equal_table
 from riselab.report.run_points import measured_point, run_point
 
@@ -58,7 +59,8 @@ class BestSetting:
     learned: Estimate
     forgotten: Estimate
     use: CodeBlock
-    """lines of plain PyTorch that train so; for what only the lab has, a row of an experiment"""
+    """lines that train so"""
+    measures: Measures = POINTS
 
     @property
     def code(self) -> tuple[str, ...]:
@@ -70,11 +72,13 @@ class BestSetting:
         return f"{for_markdown(str(self))}\n\n{self.use.markdown()}"
 
     def __str__(self) -> str:
-        ends = self.forgotten
-        between = "" if ends.low is None else f" (95 % interval {ends.low:.1f} to {ends.high:.1f})"
+        ends, words = self.forgotten, self.measures
+        between = ""
+        if ends.low is not None and ends.high is not None:
+            between = f" (95 % interval {words.amount(ends.low)} to {words.amount(ends.high)})"
         return (
-            f"{self.method} at {self.setting}: learns {self.learned.mean:.1f} %, forgets "
-            f"{ends.mean:.1f} points{between}"
+            f"{self.method} at {self.setting}: learns {self.learned.mean:.1f} %, "
+            f"{words.verb} {words.amount(ends.mean)} {words.unit}{between}"
         )
 
 
@@ -112,10 +116,13 @@ class FoundFrontier:
             reason = f": {self.failed[0]}" if self.failed else ", the time was too short"
             raise RuntimeError(f"no run is done{reason}")
         there = {run.method for run in self.runs}
-        return Frontier(
-            self.runs,
-            [m.label for m in self.methods.values() if m.reference and m.label in there],
-        )
+        usual = [m.label for m in self.methods.values() if m.reference and m.label in there]
+        return Frontier(self.runs, usual, NATS if self.chat else POINTS)
+
+    @property
+    def chat(self) -> bool:
+        """Whether the drift of other answers stands for forgetting."""
+        return any(run.config["domain"] == "chat" for run in self.records)
 
     @cached_property
     def sentence(self) -> str:
@@ -212,7 +219,8 @@ class FoundFrontier:
         swept = setting.name.partition(", share=")[0]
         run = next(r for r in self.records if (r.row.method, r.row.swept) == (label, swept))
         use = code_of(run, setting.knobs.get("share", ""))
-        return BestSetting(setting.method, setting.name, learned, forgotten, use)
+        measures = self.frontier.measures
+        return BestSetting(setting.method, setting.name, learned, forgotten, use, measures)
 
     def _remarks(self) -> Iterator[str]:
         yield from dict.fromkeys(note for run in self.records[:1] for note in _at_chance(run))
@@ -281,8 +289,8 @@ MEASURES = (
     "points that the data to keep lost until the end."
 )
 OF_CHATS = (
-    "New: held-out examples that are answered exactly, in percent. Fgt: the drift of other "
-    "answers, KL(then || now), where a point is a hundredth of a nat per token."
+    "New: held-out examples that are answered exactly, in percent. Drift: how far other answers "
+    "have moved, KL(then || now) in nats per token."
 )
 SEVERAL = " Where a share was varied too, there is a line for each rate."
 
@@ -299,24 +307,27 @@ def write(found: FoundFrontier, out: Path) -> FoundFrontier:
 def figure(found: FoundFrontier) -> ChartFigure:
     """Forgetting against learning, a curve for each method."""
     curves = found.frontier.curves
-    points = [_point(setting) for curve in curves.values() for setting in curve.settings]
+    measures, axes = found.frontier.measures, CHAT_AXES if found.chat else AXES
+    points = [_point(s, measures) for curve in curves.values() for s in curve.settings]
     bands = list(bands_of(found.frontier))
     several = SEVERAL if any(point.line for point in points) else ""
     return ChartFigure(
         NAME,
         "Forgetting against learning",
         f"Forgetting against learning for {plural(len(curves), 'method')}. {BETTER}",
-        frontier(points, Palette(curves), bands),
+        frontier(points, Palette(curves), bands, axes, ratios=found.chat),
         settings_table(found),
         f"{BETTER} {WORDS}{several} {DEVIATION}{BAND if bands else ''}",
     )
 
 
-def _point(setting: SweepSetting) -> FrontierPoint:
+def _point(setting: SweepSetting, measures: Measures) -> FrontierPoint:
     learned, forgotten = _spread(setting, "learned"), _spread(setting, "forgotten")
     name, idle = setting.name.replace("=", " "), not setting.learned_something
     label = f"{setting.method}, {name}"
-    return frontier_point(setting.method, label, learned, forgotten, name, idle, setting.line)
+    return frontier_point(
+        setting.method, label, learned, forgotten, name, idle, setting.line, measures
+    )
 
 
 def _spread(setting: SweepSetting, of: str) -> Estimate:
@@ -325,18 +336,22 @@ def _spread(setting: SweepSetting, of: str) -> Estimate:
     return found
 
 
-def _cell(setting: SweepSetting, of: str) -> TableCell | None:
-    return spread_cell(_spread(setting, of), idle=not setting.learned_something)
+def _cell(setting: SweepSetting, of: str, measures: Measures) -> TableCell | None:
+    found, idle = _spread(setting, of), not setting.learned_something
+    if of == "forgotten":
+        found = found.times(measures.factor)
+        return spread_cell(found, idle=idle, digits=measures.digits + 1)
+    return spread_cell(found, idle=idle)
 
 
 def settings_table(found: FoundFrontier) -> Table:
     """Every setting: what it learned and forgot, and what is known at the end."""
-    sections = []
+    sections, measures = [], found.frontier.measures
     for curve in found.frontier.curves.values():
         lines = (
             Line(
                 setting.name,
-                tuple(_cell(setting, of) for of in ("learned", "forgotten", "final")),
+                tuple(_cell(setting, of, measures) for of in ("learned", "forgotten", "final")),
             )
             for setting in curve.settings
         )
@@ -375,8 +390,7 @@ def spelled(found: FoundFrontier) -> str:
     """What the abbreviations mean, said where a reader meets them first."""
     labels = " ".join(found.frontier.curves)
     used = (f"{name}: {words}." for name, words in RULES.items() if name in labels.split())
-    chat = any(run.config["domain"] == "chat" for run in found.records)
-    return " ".join(filter(None, (OF_CHATS if chat else MEASURES, *used, found.untrained)))
+    return " ".join(filter(None, (OF_CHATS if found.chat else MEASURES, *used, found.untrained)))
 
 
 def _best(found: FoundFrontier) -> BestSetting | None:

@@ -19,6 +19,7 @@ from risegrad.common.seal import digest
 from riselab.continual import runs
 from riselab.experiments.cells import RunCell, expand
 from riselab.experiments.file import Experiment, RowTable
+from riselab.frontier.curves import NATS
 from riselab.frontier.problem import (
     KEPT,
     SHARES,
@@ -316,7 +317,9 @@ class FrontierGrid:
         shown = [measures.get(name) for name in ("plasticity", "forgetting")]
         texts = ["?" if value is None else f"{value:.1f}" for value in shown]
         if self.problem.domain == "chat":
-            return f"{texts[0]} % exact, drift {texts[1]} hundredths of a nat per token"
+            drift = measures.get("forgetting")
+            told = "?" if drift is None else NATS.amount(drift)
+            return f"{texts[0]} % exact, drift {told} {NATS.unit}"
         return f"learned {texts[0]} %, forgot {texts[1]} points"
 
 

@@ -84,17 +84,9 @@ def frontier(
     beside their curves and has no legend.
     """
     x_ends = domain(_reach(points, "learned"), 0, 100)
-    # A deviation that reaches below zero is cut there: no axis for what nobody measured.
-    least = 0.0 if all(p.forgotten >= 0 for p in points) else -100.0
-    y_ends = domain(_from_zero(list(_reach(points, "forgotten"))), least, 100)
-    y_scale = linear(y_ends)
-    if ratios := ratios and all(p.forgotten > 0 for p in points):
-        y_ends = _around([p.forgotten for p in points])
-        y_scale = alt.Scale(type="log", domain=y_ends, nice=False)
     x = alt.X("x:Q", scale=linear(x_ends), axis=across(axes[0]))
-    y_axis = upward(axes[1])
-    if ratios:
-        y_axis.values = [tick for tick in _rounds() if y_ends[0] <= tick <= y_ends[1]]
+    ratios = ratios and all(p.forgotten > 0 for p in points)
+    y_ends, y_scale, y_axis = _up(points, axes[1], ratios)
     y = alt.Y("y:Q", scale=y_scale, axis=y_axis)
     low = alt.Y("low:Q", scale=y_scale, axis=y_axis)
     names = list(dict.fromkeys(p.method for p in points))
@@ -130,6 +122,19 @@ def frontier(
         data["labels"] = found
         layers.append(_label_layer(x, y))
     return with_data(alt.layer(*layers).properties(width=size[0], height=size[1]), **data)
+
+
+def _up(points: Sequence[FrontierPoint], title: str, ratios: bool) -> tuple[list[float], Any, Any]:
+    """The ends, scale and axis of what was forgotten."""
+    axis = upward(title)
+    if ratios:
+        ends = _around([p.forgotten for p in points])
+        axis.values = [tick for tick in _rounds() if ends[0] <= tick <= ends[1]]
+        return ends, alt.Scale(type="log", domain=ends, nice=False), axis
+    # A deviation that reaches below zero is cut there: no axis for what nobody measured.
+    least = 0.0 if all(p.forgotten >= 0 for p in points) else -100.0
+    ends = domain(_from_zero(list(_reach(points, "forgotten"))), least, 100)
+    return ends, linear(ends), axis
 
 
 def _band_rows(bands: Sequence[FrontierBand], y_ends: Sequence[float]) -> Iterator[dict[str, Any]]:

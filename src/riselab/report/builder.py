@@ -11,7 +11,7 @@ from typing import Any
 from risegrad.common.files import write_text
 from riselab.common.intervals import Estimate
 from riselab.experiments.file import LibraryEntry, library
-from riselab.frontier.curves import EqualLearning
+from riselab.frontier.equal_learning import EqualLearning
 from riselab.pages.looks import Palette
 from riselab.pages.page import (
     Block,

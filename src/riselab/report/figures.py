@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from riselab.common.intervals import Estimate, estimate
-from riselab.frontier.curves import POINTS, Frontier, Measures
+from riselab.frontier.curves import POINTS, Measures
+from riselab.frontier.equal_learning import Frontier
 from riselab.pages.charts import MatrixCell, SeriesPoint, matrices, stream
 from riselab.pages.frontier_chart import (
     AXES,

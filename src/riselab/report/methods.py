@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from riselab.common.intervals import Estimate, estimate
-from riselab.frontier.curves import EqualLearning, Frontier, RunPoint, SweepSetting
+from riselab.frontier.curves import RunPoint, SweepSetting
+from riselab.frontier.equal_learning import EqualLearning, Frontier
 from riselab.pages.tables import (
     Column,
     Line,

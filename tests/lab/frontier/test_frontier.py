@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from riselab.frontier.curves import Frontier, RunPoint, common_range, compare, curves, together
+from riselab.frontier.curves import RunPoint, curves, together
+from riselab.frontier.equal_learning import Frontier, common_range, compare
 
 RATES = (1.0, 2.0, 3.0, 4.0)
 

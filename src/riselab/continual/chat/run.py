@@ -21,7 +21,7 @@ from risegrad.common.settings import Unused, essence, read, without
 from riselab.common.inputs import look_at
 from riselab.continual import metrics
 from riselab.continual.chat.abilities import FILES, Abilities
-from riselab.continual.chat.cache import Made, cached, own_sources
+from riselab.continual.chat.cache import Made, cached, content_of, own_sources
 from riselab.continual.chat.model import (
     averaged_back,
     by_length,
@@ -125,6 +125,7 @@ class ChatDomain(Domain[ChatRun]):
             torch.manual_seed(seed_for(settings.seed, "chat"))
             model, texts, devices = _loaded(settings)
             abilities = _abilities(settings, stream, model, texts)
+            before = _untrained(settings, stream, model, texts)
             old = []
             if "old" in USES[settings.rule.name] or settings.model.trains == "corda":
                 old = old_chats(
@@ -144,6 +145,7 @@ class ChatDomain(Domain[ChatRun]):
             # As the untrained model was measured: rounding is not to count as drift.
             with averaged_back(model, began, settings.rule.share):
                 beside = abilities.compare(model)
+        history.before = {SCORE: before}
         found = result(stream, history, SCORE, lambda A, union: metrics.summary_language(A))
         found["metrics"] |= _beside(found["metrics"], beside, plain) | {"nll": nll}
         return found
@@ -176,6 +178,20 @@ def _abilities(
     return Abilities(
         model, texts.tokenizer, settings.abilities.folder, settings.abilities, new, own
     )
+
+
+def _untrained(
+    settings: ChatRun, stream: Stream[Examples], model: Any, texts: ChatTexts
+) -> list[tuple[int, int]]:
+    """The exact answers of the model as it comes, scored once for all its runs."""
+    scored = [_scored(stream, number, settings) for number in range(len(stream))]
+    asked = [[(e.prompt, e.answer) for e in examples] for examples in scored]
+    key = {"untrained": 1, "model": content_of(model), "length": texts.length, "asked": asked}
+
+    def make() -> Made:
+        return {}, {"counts": [score(model, texts, examples)[0] for examples in scored]}
+
+    return [(hits, total) for hits, total in cached(key, make)[1]["counts"]]
 
 
 def _key(settings: ChatRun) -> dict[str, Any]:
