@@ -1,4 +1,4 @@
-"""risegrad: keep what a model knows while it learns, in one line for any torch optimizer.
+"""risegrad: keep what a model knows while it learns, in one line for any torch optimizer."""
 
 from typing import TYPE_CHECKING
 
