@@ -1,4 +1,4 @@
-"""risegrad: randomized shaping of exact gradients, attached to any torch optimizer in one line."""
+"""risegrad: keep what a model knows while it learns, in one line for any torch optimizer."""
 
 from typing import TYPE_CHECKING
 

@@ -49,14 +49,13 @@ def commands() -> tuple[CommandModule, ...]:
 
 
 DESCRIPTION = """\
-RISE replaces each block of a gradient by a random shape around it, so that a model that learns a
-new task disturbs less of what it knew. This command runs experiments, compares methods on your own
-model, and makes pages of the results.
+risegrad adapts pretrained models to new tasks and keeps what they know. This command fine-tunes
+chat models, compares methods on your model and data, runs experiments, and makes pages of the
+results. Start with 'tune' for a chat model, and with 'frontier' to compare methods.
 
-An experiment is a TOML file: a stream of tasks, a model, and one row per way of learning. 'list'
-names the parts that a file can use, 'show' says what would run, 'run' runs it (stop it at any time,
-the same command continues), and 'report' makes a page, with the paper's figures beside ours.
-Start with 'frontier' for a model and data of your own."""
+An experiment is a TOML file: a stream of tasks, a model, and one row for each method. 'list' shows
+the parts that a file can use, 'show' what would run; 'run' runs it (stop it at any time, the same
+command continues), and 'report' makes a page, with the paper's numbers beside ours."""
 
 
 class _Parser(argparse.ArgumentParser):

@@ -39,7 +39,7 @@ def environment() -> dict[str, Any]:
 def watch_memory() -> None:
     """Forget how large this process was: an earlier run in it is no part of the next.
 
-    Only Linux can; elsewhere a process that does several runs tells the largest of them.
+    Only Linux can; elsewhere a process with several runs reports the largest of them.
     """
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")

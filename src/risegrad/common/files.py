@@ -1,4 +1,4 @@
-"""Results as files that are either whole or not there."""
+"""Write files that are either whole or absent."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The seal of records: a hash of what must not be changed once they are written."""
+"""The seal of records: a hash of the parts that nobody may change after writing."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ SEALED = ("id", "seed", "identity", "config", "result")
 
 
 def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The record with a hash of what must not be changed."""
+    """The record with its seal."""
     return {**content, "seal": seal(content)}
 
 

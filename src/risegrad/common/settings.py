@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 
 class Unused(ValueError):
-    """Settings that were given and that nothing would look at: dotted places, and why."""
+    """Settings that nothing would use: dotted places, and why."""
 
     def __init__(self, reasons: Mapping[str, str]) -> None:
         super().__init__("; ".join(f"{place} {reason}" for place, reason in reasons.items()))
@@ -111,7 +111,7 @@ KINDS = frozenset({"name", "domain"})
 
 
 def essence(instance: Any, complete: bool = False) -> Any:
-    """Plain data that two settings have in common exactly if their results are to be the same.
+    """Plain data that are equal for two settings exactly if their results should be equal.
 
     Fields that are ``APART`` are left out. So are values that are the default, unless ``complete``:
     a field that is added later, with a default that leaves everything as it was, changes nothing.
@@ -155,7 +155,7 @@ def flat(plain: Mapping[str, Any], place: str = "") -> dict[str, Any]:
 
 
 def without(plain: Mapping[str, Any], places: Iterable[str], above: str = "") -> dict[str, Any]:
-    """The tables without what stands at some dotted places.
+    """The tables without the values at some dotted places.
 
     >>> without({"stream": {"data": "x", "base": 2}}, ["stream.data"])
     {'stream': {'base': 2}}
@@ -403,7 +403,7 @@ Seed32 = Annotated[int, Limits(at_least=0, below=2**32)]
 
 
 class Checked:
-    """A dataclass whose instances keep to what its fields declare, however they are made."""
+    """A dataclass that checks every instance against the limits its fields declare."""
 
     def __post_init__(self) -> None:
         check_fields(self)

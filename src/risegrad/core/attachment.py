@@ -50,15 +50,15 @@ def attach(
     on: On = "gradient",
     advise: bool = True,
 ) -> Attachment:
-    """Shape what ``optimizer`` does from now on; the training loop stays as it is.
+    """Shape every step of ``optimizer`` from now on; the training loop does not change.
 
     ``params`` names the parameters, usually ``model.named_parameters()``; those that the optimizer
-    does not hold are ignored. With ``on="gradient"``, the paper's rule, each step first replaces
-    the gradients in place, after whatever clipping the loop did. With ``on="update"`` the optimizer
-    steps as it would and its displacement is shaped, weight decay's part included (decoupled decay
-    is left alone by ``Informed`` at matched progress).
+    does not have are ignored. With ``on="gradient"``, the paper's rule, each step first replaces
+    the gradients in place, after any clipping in the loop. With ``on="update"`` the optimizer steps
+    as usual and its displacement is shaped, including the part from weight decay (``Informed`` at
+    matched progress leaves decoupled decay alone).
 
-    It warns where the shaper cannot do there what it is for and, unless ``advise=False``, where so
+    It warns if the shaper does not work in this place and, unless ``advise=False``, if so
     little of the mean is left that most parameters would hardly learn.
 
     >>> model = torch.nn.Linear(3, 2)
@@ -80,9 +80,9 @@ def attach(
 
 
 class Attachment:
-    """A shaper at work on an optimizer. Printing it shows what it does to every block.
+    """A shaper attached to an optimizer. ``print`` shows what it does to every block.
 
-    Copies and pickles of the optimizer come without it, because torch leaves hooks out of them:
+    Copies and pickles of the optimizer do not have it, because torch drops their hooks:
     attach again, and load ``state_dict()``.
     """
 
@@ -140,9 +140,9 @@ class Attachment:
     def leave_out(self, rows: Mapping[str, int]) -> None:
         """From now on, the first ``rows`` of these parameters take no part in a step.
 
-        For parameters of which the loss sees only the rest, such as a head that grew and whose
-        loss is over its new classes: their gradient is zero, and noise must not reach them. What is
-        left out is neither shaped nor counted in ``d``; another call replaces this one.
+        Use it if the loss does not see those rows, for instance the old classes of a head whose
+        loss is over the new ones: their gradient is zero, and noise must not reach them. They are
+        neither shaped nor counted in ``d``; another call replaces this one.
         """
         self._follow_optimizer()
         known = dict(zip(self.layout.names, self._tensors, strict=True))
@@ -163,14 +163,15 @@ class Attachment:
         return state | {"carried": carried} if carried else state
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Go on from a state of the same settings; another one is an error and changes nothing."""
+        """Continue from a state with these settings; any other is an error and changes nothing."""
         self._follow_optimizer()
         self._go_on(saved_state.checked(state, self.settings()))
 
     @property
     def factor(self) -> float:
-        """By how much the last step was lengthened to gain as much as a plain one; 1 if nothing is
-        matched so. It is a number of the device: reading it waits for the step."""
+        """The factor that lengthened the last step to a plain step's progress; 1 without matching.
+
+        The number lies on the device: reading it waits for the step."""
         tie = self._coverage.tie
         return 1.0 if tie is None else tie.factor
 

@@ -79,7 +79,7 @@ def shape(
     generator: torch.Generator | None = None,
     sampler: Sampler = "one-draw",
 ) -> Tensor:
-    """One RISE draw of a gradient, all of it one block; ``g`` itself is left as it was.
+    """One RISE draw of a gradient as a single block; ``g`` itself does not change.
 
     The reductions run in float32 at least; the result has the dtype of ``g``. Without a
     ``generator`` torch's global one is used, as ``torch.randn`` would.
@@ -206,7 +206,7 @@ class Shaper(ABC):
         return None
 
     def misplaced(self, optimizer: Optimizer, on: str) -> str | None:
-        """Why this shaper does not do there what it is for, if so: attaching it warns."""
+        """Why this shaper does not work in this place, if so: ``attach`` warns with it."""
         return None
 
     def settings(self) -> dict[str, object]:
@@ -240,10 +240,10 @@ class Rise(Shaper):
 @final
 @dataclass(frozen=True)
 class ScaledFO(Shaper):
-    """``g -> a g``: RISE's mean and nothing random.
+    """``g -> a g``: RISE's mean without noise.
 
-    In front of Adam this is plain Adam, which ignores the scale of its gradients: there, attach it
-    with ``on="update"``.
+    On Adam's gradient this is plain Adam, which ignores the scale of its gradients: attach it
+    with ``on="update"`` there.
     """
 
     uses_noise: ClassVar[bool] = False
@@ -284,7 +284,7 @@ class IsotropicNoise(Shaper):
 @final
 @dataclass(frozen=True)
 class CovarianceNoise(Shaper):
-    """Matched-law control: Gaussian noise with RISE's own covariance, the paper's Appendix D.1.
+    """Matched-law control: Gaussian noise with RISE's covariance, the paper's Appendix D.1.
 
     ``C = (g g' + |g|^2 I) / (q + d + 1)``. With ``mean="scaled"`` it has RISE's mean and second
     moment, so the same mean damage exactly; ``"exact"`` adds the noise to ``g`` itself.

@@ -30,7 +30,7 @@ MOST_ASYMMETRY = 0.01
 
 @dataclass(frozen=True)
 class ProductBudget(Checked):
-    """Settings of cost; one product with the Hessian costs two to four gradients.
+    """How much to spend; one product with the Hessian costs two to four gradients.
 
     >>> ProductBudget(probes=2)
     Traceback (most recent call last):

@@ -53,9 +53,9 @@ class RisePlugin(SupervisedPlugin):  # type: ignore[misc]
 class KeepPlugin(SupervisedPlugin):  # type: ignore[misc]
     """Keeps what each experience taught: ``Naive(..., plugins=[KeepPlugin()])``.
 
-    ``old``: examples of what the model knows before the first experience, which is else trained
-    plainly; ``how`` goes to ``risegrad.keep`` (``examples``, ``budget``, ``predict``, ...).
-    ``keeper`` is there once anything is kept.
+    ``old``: examples of what the model knows before the first experience; without them that one
+    trains plainly. ``how`` goes to ``risegrad.keep`` (``examples``, ``budget``, ``predict``, ...).
+    ``keeper`` exists once anything is kept.
     """
 
     def __init__(self, old: Any = None, **how: Any) -> None:

@@ -5,8 +5,8 @@ plugins:
   - risegrad.integrations.axolotl.KeepPlugin
 ```
 
-A mapping ``risegrad_keep:`` has arguments of ``risegrad.keep``, such as ``budget: 0.05``; ``old``
-is there the path of a JSON or JSONL file of texts or messages.
+A mapping ``risegrad_keep:`` has arguments of ``risegrad.keep``, such as ``budget: 0.05``; there,
+``old`` is the path of a JSON or JSONL file of texts or messages.
 """
 
 from __future__ import annotations

@@ -54,11 +54,11 @@ RECENT = 10
 
 
 class KeepInTraining:
-    """``old``: examples in any form that the trainer takes, or None: what the model writes itself.
+    """``old``: examples in any form that the trainer takes; None: the model writes its own.
     ``how`` goes to ``risegrad.keep`` (``budget``, ``examples``, ``tokenizer``, ...).
 
-    Used for several trainings one after the other, it keeps what each of them learned: ``then``
-    examples of it, by default the ones it was trained on. ``keeper`` is there from the first on.
+    If you use it for several trainings in turn, it keeps what each of them taught, by the examples
+    ``then`` (default: its training data). ``keeper`` exists once the first training has begun.
     """
 
     def __init__(self, old: Any = None, *, then: Any = None, **how: Any) -> None:
@@ -104,18 +104,17 @@ class KeepInTraining:
 
 
 class ForgettingInTraining:
-    """``keep``: tasks by name, each a dataset or list of examples (texts, messages, prompts and
-    completions, tokens), or a list or loader of batches, that must be kept;
+    """``keep``: old tasks by name, each a dataset or list of examples (texts, messages, prompts and
+    completions, tokens), or a list or loader of batches;
     ``metric``: "accuracy", a function of (model, batch) with a score in [0, 1] for each example, or
-    a ``Scoring``; ``new``: one task by name, of what is learned, to see both sides; ``every``:
-    steps between two measurements, or "epoch"; ``budget``: nats on what is kept, or a ``Budget``;
-    ``run``: where the record stands in a table; ``tokenizer``: for texts, where the trainer has
-    none.
+    a ``Scoring``; ``new``: the task to learn, by name, to see both sides; ``every``: steps between
+    two measurements, or "epoch"; ``budget``: nats that the old tasks may lose, or a ``Budget``;
+    ``run``: the record's place in a table; ``tokenizer``: for texts, if the trainer has none.
 
     ``meter`` is the ``ForgettingMeter`` once training has begun. Measurements go to the trainer's
     loggers, and a record to ``record.json`` in its output folder, which ``rise report`` reads
-    (``record-2.json`` of a second callback in one trainer). What is written beside saved weights
-    was measured with them.
+    (``record-2.json`` for a second callback in one trainer). Numbers in a folder with saved weights
+    were measured with these weights.
     """
 
     _last: ClassVar[ref[ForgettingInTraining] | None] = None
@@ -150,7 +149,7 @@ class ForgettingInTraining:
         """All such callbacks of one trainer, which write into the same files."""
 
     def save(self, folder: str | Path) -> None:
-        """Put rule, settings and measured forgetting into a folder that a model was saved in."""
+        """Write rule, settings and measured forgetting into the folder of a saved model."""
         sign(Path(folder), self._rules, [each._running() for each in self._together])
 
     def _running(self) -> ForgettingMeter:

@@ -54,7 +54,7 @@ class MeterReading:
     def rise(self) -> float:
         """The largest rise of a kept task in nats.
 
-        A task whose loss is no number any more (training diverged) is worse than all others.
+        A task whose loss is not finite (training diverged) is worse than all others.
         """
         return self.rises[self._worst()]
 
@@ -85,13 +85,13 @@ class MeterReading:
 
 
 class ForgettingMeter:
-    """Scores ``keep`` (batches by task name) now, every few steps, and when asked.
+    """Scores ``keep`` (batches by task name) now, every few steps, and on request.
 
-    ``new``: batches of what is being learned, to see both sides. ``metric``: "accuracy", or a
-    function of (model, batch) that gives a score in [0, 1] for each example, or a ``Scoring`` with
-    a loss and a way of reading batches. ``every``: steps between two measurements; None: only when
-    ``measure`` is called. ``budget``: nats, or a ``Budget``; a loss that is no number any more is
-    beyond every budget.
+    ``new``: batches of the task to learn, to see both sides. ``metric``: "accuracy", or a
+    function of (model, batch) that returns a score in [0, 1] for each example, or a ``Scoring``
+    with a loss and a way of reading batches. ``every``: steps between two measurements; None: only
+    when you call ``measure``. ``budget``: nats, or a ``Budget``; a loss that is not finite exceeds
+    every budget.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class ForgettingMeter:
         return self.readings[-1]
 
     def update(self, step: int | None = None) -> MeterReading:
-        """After every step: measure if it is time, else say what was measured last."""
+        """After every step: measure if it is time, else return the last reading."""
         self.step = self.step + 1 if step is None else step
         if self.every is not None and self.step % self.every == 0:
             return self.measure()
@@ -139,7 +139,7 @@ class ForgettingMeter:
     def measure(self, back: bool = False) -> MeterReading:
         """Score everything now; act if more is lost than the budget allows.
 
-        ``back``: the model was set back to an earlier point, by whoever did that.
+        ``back``: the caller has set the model back to an earlier point.
         """
         reading = replace(self._measured(), back=back)
         if not self._beyond(reading.rise):
@@ -166,7 +166,7 @@ class ForgettingMeter:
         self.measure()
 
     def write_record(self, path: str | Path, run: MeteredRun) -> None:
-        """One of the lab's records, so that ``rise report`` and frontiers read this run too."""
+        """Write a record of the lab, so that ``rise report`` and frontiers read this run too."""
         tasks = {task.name: task.examples for task in (*self._kept.values(), *self._new.values())}
         percents = [
             {name: score.percent for name, score in reading.scores.items()}

@@ -33,8 +33,8 @@ class KeepCallback(KeepInTraining, TrainerCallback):
     """``SFTTrainer(..., callbacks=[KeepCallback()])``: the model keeps what it knows.
 
     ``KeepCallback(old=None, *, then=None, **how)``: see ``KeepInTraining``; the tokenizer is the
-    Trainer's. A line of the log has ``keep/drift``, ``keep/strength`` and ``keep/c``; the model
-    card says how it ended.
+    Trainer's. The log gets ``keep/drift``, ``keep/strength`` and ``keep/c``, and the model
+    card gets the result.
     """
 
     def on_train_begin(
@@ -112,11 +112,11 @@ def create_keep_optimizer(
     budget: float | None = None,
     **kwargs: Any,
 ) -> Optimizer:
-    """An optimizer of what is trained, which keeps what the model knows.
+    """An optimizer of the trained parameters, which keeps what the model knows.
 
-    In the form of peft's ``create_loraplus_optimizer``, for ``Trainer(optimizers=(optimizer,
+    It has the form of peft's ``create_loraplus_optimizer``, for ``Trainer(optimizers=(optimizer,
     None))`` and every other loop: ``kwargs`` go to ``optimizer_cls``, the rest to
-    ``risegrad.keep``. ``risegrad.keeping.keeper.keeper_of(optimizer)`` is its keeper.
+    ``risegrad.keep``. ``risegrad.keeping.keeper.keeper_of(optimizer)`` returns its keeper.
     """
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     if not named:

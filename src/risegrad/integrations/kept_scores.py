@@ -20,7 +20,7 @@ Metric = str | Callable[[nn.Module, Any], Any]
 
 @dataclass(frozen=True)
 class Scoring:
-    """How batches are scored, where ``metric`` alone does not say it."""
+    """How batches are scored, if ``metric`` alone is not enough."""
 
     metric: Metric = "accuracy"
     loss: Loss | None = None
@@ -62,7 +62,7 @@ class KeptTask:
 
     @torch.no_grad()
     def score(self, model: nn.Module) -> KeptScore:
-        """Loss and score now; modes and random states are left as they were."""
+        """Loss and score now; modes and random states do not change."""
         device = next(model.parameters()).device
         generators, sums = Generators(), torch.zeros(4, dtype=torch.float64)
         try:

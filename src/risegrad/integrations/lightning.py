@@ -38,8 +38,8 @@ except ImportError as error:
 class RiseCallback(Attaching, Callback):
     """Attaches a shaper to the optimizer that ``configure_optimizers`` returns, until fitting ends.
 
-    Training starts after Lightning has loaded the checkpoint it resumes from, so a resumed count of
-    steps is found where it was saved, in the optimizer's state. ``handle`` is the attachment, from
+    Training starts after Lightning has loaded the checkpoint it resumes from, so the resumed step
+    count is already in the optimizer's state. ``handle`` is the attachment, from
     then on.
     """
 
@@ -61,10 +61,10 @@ class RiseCallback(Attaching, Callback):
 class KeepCallback(KeepInTraining, Callback):
     """``Trainer(callbacks=[KeepCallback(old)])``: the module keeps what it knows.
 
-    ``KeepCallback(old=None, *, then=None, **how)``: see ``KeepInTraining``. The module is called as
-    ``module(inputs)`` with what a batch holds first; ``predict=`` reads any other form. The loggers
-    get ``keep/drift``, ``keep/strength`` and ``keep/c``. What is kept lies in the callback's part
-    of each checkpoint, so a resumed run goes on with it.
+    ``KeepCallback(old=None, *, then=None, **how)``: see ``KeepInTraining``. It calls
+    ``module(inputs)`` with the first part of a batch; ``predict=`` reads other forms. The loggers
+    get ``keep/drift``, ``keep/strength`` and ``keep/c``. Each checkpoint contains the callback's
+    state, so a resumed run continues with it.
     """
 
     _resumed: Mapping[str, Tensor] | None = None
@@ -135,14 +135,14 @@ class KeepCallback(KeepInTraining, Callback):
 
 
 class ForgettingCallback(ForgettingInTraining, Callback):
-    """Scores what must be kept before, during and after ``fit``.
+    """Scores old tasks before, during and after ``fit``.
 
     ``ForgettingCallback(keep={"old": dataset}, metric="accuracy", new=None, every=50,
     budget=None, run=None, tokenizer=None)``: see
-    ``ForgettingInTraining``. The module is called as ``module(inputs)`` with pairs
-    ``(inputs, target)``; ``metric=Scoring(predict=...)`` reads any other form. Measurements go to
-    the trainer's loggers; the scores that a resumed run counts from lie in the callback's part of
-    each checkpoint.
+    ``ForgettingInTraining``. It calls ``module(inputs)`` for pairs
+    ``(inputs, target)``; ``metric=Scoring(predict=...)`` reads other forms. Measurements go to
+    the trainer's loggers. Each checkpoint contains the scores from before training, from which a
+    resumed run counts.
     """
 
     _resumed: Mapping[str, KeptScore] | None = None

@@ -1,7 +1,7 @@
-"""Records of runs that were not the lab's: someone's own training, metered for forgetting.
+"""Records of runs outside the lab: your own training, metered for forgetting.
 
-The kept tasks stand first, as known from the start: their sessions are over when training begins,
-so their rows of the matrix hold the scores from before it. The new task, if any, is the last row.
+The kept tasks come first, as known from the start: their sessions are over when training begins,
+so their rows of the matrix have the scores from before it. The new task, if any, is the last row.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Percents = Mapping[str, float]
 
 @dataclass(frozen=True)
 class MeteredRun:
-    """Where a run of one's own stands in a table, and what it was."""
+    """The place of your run in a table, and its settings."""
 
     experiment: str = "own runs"
     """Rows of one experiment stand in one table."""

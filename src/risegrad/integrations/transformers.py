@@ -37,8 +37,8 @@ class RiseCallback(Attaching, TrainerCallback):
     """Attaches a shaper to the optimizer that the Trainer makes, until training ends.
 
     Training begins after the Trainer has wrapped the model and loaded the checkpoint it resumes
-    from, so the parameters are the final ones and a resumed count of steps is found where it was
-    saved, in the optimizer's state. ``handle`` is the attachment, from then on.
+    from, so the parameters are final and the resumed step count is already in the optimizer's
+    state. ``handle`` is the attachment, from then on.
     """
 
     def __init__(self, shaper: Shaper, on: On = "gradient") -> None:
@@ -67,18 +67,18 @@ class RiseCallback(Attaching, TrainerCallback):
 
 
 class ForgettingCallback(ForgettingInTraining, TrainerCallback):
-    """Scores what must be kept before, during and after training.
+    """Scores old tasks before, during and after training.
 
     ``ForgettingCallback(keep={"agnews": dataset}, metric="accuracy", new=None, every=50,
     budget=None, run=None, tokenizer=None)``: see
-    ``ForgettingInTraining``. Texts are prepared as TRL's SFTTrainer prepares its own, with the
-    Trainer's ``processing_class``; other examples go through the Trainer's own collator, without
+    ``ForgettingInTraining``. Texts are prepared as in TRL's SFTTrainer, with the
+    Trainer's ``processing_class``; other examples go through the Trainer's collator, without
     the columns that the model does not take.
-    Measurements go to what ``report_to`` names and into ``state.log_history``, from which a resumed
-    run has the scores that it counts from; settings and scores ride in every checkpoint's folder
-    and in the output folder (``risegrad.json``, and a section of the model card); ``save(folder)``
-    puts them into any other. A run that its budget stops leaves a last checkpoint, if it saves by
-    steps.
+    Measurements go to the trackers in ``report_to`` and into ``state.log_history``, where a resumed
+    run reads the scores from before training. Settings and scores go into every checkpoint's folder
+    and into the output folder (``risegrad.json`` and a section of the model card); ``save(folder)``
+    writes them into any other. If the budget stops a run that saves by steps, it saves a last
+    checkpoint.
     """
 
     def on_train_begin(

@@ -109,15 +109,15 @@ def dreamed(
 ) -> list[Batch]:
     """Batches for ``remember`` and ``keep``, ``n`` examples in all, in transformers' form.
 
-    A chat model writes the user's turn in its own template and then the answer; only the answer
+    A chat model writes the user's turn in its chat template and then the answer; only the answer
     counts, and every second one may be three times ``length`` tokens long. A base model writes from
-    its first token, an encoder-decoder answers random tokens. ``prompts`` (used in turn) are the
-    users' turns, the beginnings, the inputs. ``system``: a chat's system prompt.
+    its first token, an encoder-decoder answers random tokens. ``prompts`` (used in turn) replace
+    the users' turns, the beginnings or the inputs. ``system``: a chat's system prompt.
 
-    Tokens are drawn from the model's own probabilities (at ``temperature``), whatever its
-    ``generation_config`` asks for; what comes out empty or as one repeated token is drawn again.
-    ``progress``: a bar if it takes long, False for none, or ``progress(examples, n)``. Nothing of
-    the model or of the global random state is changed.
+    Tokens are drawn from the model's probabilities (at ``temperature``), whatever its
+    ``generation_config`` says; empty samples and repetitions of one token are drawn again.
+    ``progress``: a bar if it takes long, False for none, or ``progress(examples, n)``. Neither
+    the model nor the global random state changes.
     """
     check_positive_int("n", n)
     check_positive_int("batch", batch)

@@ -38,17 +38,18 @@ def keep(
     together: bool | None = None,
     resume: str | Path | None = None,
 ) -> Keeper:
-    """Keep what ``model`` knows while ``optimizer`` trains it; loop and rate stay as they are.
+    """Keep what ``model`` knows while ``optimizer`` trains it; loop and rate do not change.
 
     ``old``: examples of what must be kept, as batches, a dataset, texts or chats (with a
-    ``tokenizer``); labels are not needed. Without it a model that generates text writes its own, in
-    chats if it is a chat model (``prompts``, ``system``). A ``Memory`` keeps without examples.
+    ``tokenizer``); labels are not needed. Without it a model that generates text writes its own
+    examples, a chat model in chats (``prompts``, ``system``). A ``Memory`` keeps without examples.
 
-    ``budget``: how much may be lost, in nats per token or prediction. ``examples``: how many are
-    kept at most; a fifth of them is held out to measure the drift. ``pull``: every how many steps
-    they pull (0: never). ``damping``: of the shaping (None: not shaped). ``of``, ``predict``: what
-    is kept, as for ``risegrad.remember``. ``together``: whether all processes train this one model
-    (None: if it is wrapped in DDP or FSDP2). ``resume``: a folder that ``keeper.save`` wrote.
+    ``budget``: how much may be lost, in nats per token or prediction. ``examples``: the largest
+    number to keep; a fifth of them is held out to measure the drift. ``pull``: they pull every so
+    many steps (0: never). ``damping``: strength of the shaping (None: no shaping). ``of``,
+    ``predict``: what to keep, as in ``risegrad.remember``. ``together``: whether all processes
+    train this one model (None: if it is wrapped in DDP or FSDP2). ``resume``: a folder that
+    ``keeper.save`` wrote.
     """
     settings = KeepSettings(
         examples, budget, pull, damping, of, predict, tokenizer, prompts, system, seed

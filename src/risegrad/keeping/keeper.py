@@ -38,9 +38,9 @@ PATIENCE = 5
 
 
 class Keeper:
-    """Pulls before a step, shapes after it, and measures. Printing it shows how well it does.
+    """Pulls before a step, shapes after it, and measures. ``print`` shows how well it keeps.
 
-    ``with risegrad.keep(...) as keeper:`` takes it off again at the end.
+    ``with risegrad.keep(...) as keeper:`` detaches it at the end.
     """
 
     def __init__(
@@ -70,9 +70,9 @@ class Keeper:
         self._attach(optimizer)
 
     def loss(self) -> Tensor:
-        """The distance from the kept answers on a few examples, for one's own loss.
+        """The distance from the kept answers on a few examples, for your own loss.
 
-        ``(loss + keeper.loss()).backward()``; from the first call on the step itself does not pull.
+        ``(loss + keeper.loss()).backward()``; from the first call on, steps no longer pull.
         """
         self._own_loss = True
         with self._look.quietly():
@@ -81,9 +81,9 @@ class Keeper:
         return found
 
     def drift(self, within: int | None = None) -> Drift | None:
-        """How far the answers to held-out examples are from what they were; None without examples.
+        """How far the answers to held-out examples have moved; None without examples.
 
-        Measured now, unless it was ``within`` so many of the latest steps.
+        Measured now, unless that happened ``within`` the last so many steps.
         """
         if self.kept is None:
             return None
@@ -95,14 +95,14 @@ class Keeper:
         return self._measured[1]
 
     def report(self) -> dict[str, Any]:
-        """Everything that is known of the run as plain data, and one sentence of it."""
+        """Everything about the run as plain data, and one sentence about it."""
         return report_of(self).plain()
 
     def then(self, new: Any = None, optimizer: Optimizer | None = None) -> Self:
-        """From now on keep what was learned, too: call it between two tasks.
+        """From now on also keep what was just learned: call it between two tasks.
 
-        ``new``: examples of the task just learned, in any form that ``keep`` takes (None: samples
-        of the model). ``optimizer``: the one of the next task, if it is another.
+        ``new``: examples of the task just learned, in any form that ``keep`` takes (None: the
+        model's samples). ``optimizer``: that of the next task, if it is another one.
         """
         memory, kept = kept_of(self._look, new, self.settings)
         if self.memory is not None and memory is not None:
@@ -119,7 +119,7 @@ class Keeper:
         write_keeper(self, folder)
 
     def detach(self) -> None:
-        """Take everything off; the optimizer goes on as if it had never been there."""
+        """Remove everything; the optimizer is plain again."""
         for handle in self._handles:
             handle.remove()
         if self.handle is not None:

@@ -1,4 +1,4 @@
-"""The laboratory is ``riselab`` now; ``from risegrad import lab`` goes on working."""
+"""The laboratory is ``riselab`` now; ``from risegrad import lab`` still works."""
 
 from riselab import LabResults as LabResults
 from riselab import load as load

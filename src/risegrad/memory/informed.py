@@ -220,11 +220,11 @@ Match = Literal["progress", "norm"]
 @final
 @dataclass(frozen=True)
 class Informed(Shaper):
-    """Shapes by what ``memory`` says must be kept; what it does not cover is trained plainly.
+    """Filters steps by ``memory``; parameters that it does not cover train plainly.
 
-    Steps make the progress of plain ones, so the learning rate of plain training is right for them
-    too. ``damping`` says how hard they protect: 0.01 hard, 1 softly, far above that is plain
-    training. ``q`` adds RISE's randomness in the memory's metric, with one draw per tensor.
+    Steps make the same progress as plain ones, so use the learning rate of plain training.
+    ``damping`` sets the protection: 0.01 is strong, 1 weak, and far above 1 it is plain
+    training. ``q`` adds RISE's noise in the memory's metric, with one draw per tensor.
     """
 
     q: QChoice | None = field(default=None, kw_only=True)

@@ -90,7 +90,7 @@ def check_fits(memory: Mapping[str, LayerMemory], model: nn.Module) -> None:
 
 
 class Memory(Mapping[str, LayerMemory]):
-    """Canonical layer names and what is kept of each. Never changed; sums are new memories."""
+    """Layer names and the factors of each layer. Immutable; sums are new memories."""
 
     def __init__(
         self,
@@ -222,7 +222,7 @@ class Memory(Mapping[str, LayerMemory]):
         return self.bind(model).now()
 
     def bind(self, model: nn.Module | Named) -> Bound:
-        """The same for every step: names are looked up once, ``bound.now()`` gives the sides."""
+        """For loops: looks names up once; then ``bound.now()`` returns the sides."""
         return Bound(self, model)
 
     def anchor(self, model: nn.Module) -> Anchor:
@@ -241,7 +241,7 @@ class Memory(Mapping[str, LayerMemory]):
         return torch.stack([*found.values()]).sum()
 
     def damage(self, before: Anchor, after: nn.Module) -> dict[str, float]:
-        """The same as numbers, by layer: the rise per prediction that the memory foretells."""
+        """The same as numbers, by layer: the predicted rise of the old loss per prediction."""
         check_unsharded(after, "damage")
         with torch.no_grad():
             found = layer_damages(self, after, before)

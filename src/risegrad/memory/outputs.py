@@ -1,4 +1,4 @@
-"""What is to be kept, as rows of numbers and a random scalar of them.
+"""The outputs to keep, as rows of numbers, and a random scalar of them.
 
 The second moments of the scalar's gradients are the curvature:
 

@@ -132,21 +132,21 @@ def remember(
     strict: bool = False,
     budget: int | None = None,
 ) -> Memory:
-    """The curvature of what the model makes of these examples, layer by layer.
+    """A memory of these examples: the curvature of the model's predictions, layer by layer.
 
     ``batches``: pairs ``(inputs, target)``, mappings as transformers takes them, or inputs alone;
     ``predict(model, batch)`` reads any other form. With ``tokenizer`` also a list or dataset of
     texts, of messages, or of prompt and completion. Labels are not used, but -100 marks positions
-    that do not count. ``examples``: how many are taken at most (None: all). ``of``: "predictions",
-    "features", the name of a module, or a function of (model, batch) that gives features.
-    ``rank``: eigenpairs kept of each factor; None keeps full factors where all of them take 10 MiB
-    at most, otherwise 12 eigenpairs, or as many as a ``budget`` of bytes allows.
-    ``layers``: patterns over layer names (None: all that is trained, or all if nothing is);
-    ``exempt``: those left out; ``strict``: every trained parameter must be covered.
+    that do not count. ``examples``: the largest number to use (None: all). ``of``: "predictions",
+    "features", the name of a module, or a function of (model, batch) that returns features.
+    ``rank``: eigenpairs kept of each factor; None keeps full factors if they take at most 10 MiB
+    together, otherwise 12 eigenpairs, or as many as a ``budget`` of bytes allows.
+    ``layers``: patterns over layer names (None: all trained layers, or all if nothing is trained);
+    ``exempt``: those to leave out; ``strict``: every trained parameter must be covered.
     ``progress``: a bar if it takes long, False for none, or ``progress(seen, examples)``.
 
     Under DDP and FSDP2 all processes must call it, each with its own batches or all with the same;
-    all get the same memory. The model is left as it was found. One thread at a time.
+    all get the same memory. The model does not change. One thread at a time.
     """
     if examples is not None:
         check_positive_int("examples", examples)

@@ -35,16 +35,15 @@ def retract(
     new: Memory | None = None,
     per: str = "layer",
 ) -> dict[str, float]:
-    """Go part of the way back, in place; the share of each layer's change that is kept.
+    """Move part of the way back, in place; returns the share of each layer's change that stays.
 
-    ``before``: ``memory.anchor(model)`` or the model's ``state_dict()`` (copied) from before the
-    training. What has moved since then is taken back, also if it is frozen by now. A LoRA that a
-    state does not hold has come since, and goes back towards zero; PiSSA and OLoRA do not begin
-    there, so give an anchor for them. A head that peft saves whole goes back to the one that was
-    there before it. ``new``: a memory of the new task, which says what each
-    layer's change is worth to it; without, a change is worth what it would cost the old if that had
-    no preferred directions. A LoRA takes the nearest weight of its rank. Layers that the memory
-    does not know stay.
+    ``before``: ``memory.anchor(model)`` or a copy of the model's ``state_dict()`` from before the
+    training. Everything that has moved since moves back, even if it is frozen by now. A LoRA that
+    is not in the state is newer and moves towards zero; PiSSA and OLoRA do not begin at zero, so
+    pass an anchor for them. A head that peft saves whole moves back to the head before it.
+    ``new``: a memory of the new task, which weighs each layer's change for that task; without it,
+    a change weighs what it would cost the old task if that had no preferred directions. A LoRA
+    takes the nearest weight of its rank. Layers that the memory does not cover stay.
     """
     check_choice("per", per, ("layer", "model"))
     check_unsharded(model, "retract")

@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from riselab.foresight.calibration import CalibrationTable, MemoryEstimate
 
 NAME = "calibrate"
-SUMMARY = "how much of each gradient RISE would keep, and what a memory takes; needs no data"
+SUMMARY = "how much of each gradient RISE would keep, and the size of a memory; needs no data"
 DESCRIPTION = """\
-Says how much of the gradient's mean RISE would keep in every block of a model, a = sqrt(q/(q+d+1)),
-and which q or block size would keep as much as --mean-factor asks for. Only shapes are read, of a
-timm name, a transformers folder or name, or a file of weights; with --lora, they are those that
-LoRA would train. A second table says what a memory of the model takes at ranks 8, 16 and 64, for
-full fine-tuning and for LoRA: bytes, and the multiplications that an informed step adds."""
+Shows how much of the gradient's mean RISE would keep in every block of a model,
+a = sqrt(q/(q+d+1)), and which q or block size would keep --mean-factor. It reads only shapes: of a
+timm name, a transformers folder or name, or a file of weights; with --lora, of what LoRA would
+train. A second table has the size of a memory of the model at ranks 8, 16 and 64, for full
+fine-tuning and for LoRA, and the multiplications that an informed step adds."""
 EXAMPLES: tuple[str, ...] = (
     "rise calibrate --model vit_base_patch16_224 --lora r=8",
     "rise calibrate --model MODEL_FOLDER --lora r=8,targets=q+v --q 16 --blocks module",
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--blocks", default="tensor", metavar="KIND", help=blocks)
     exempt = "parameters that are not shaped, such as 'head.*'; may be repeated"
     parser.add_argument("--exempt", action="append", default=[], metavar="PATTERN", help=exempt)
-    wanted = "the part of the mean to reach by another q or block size (default 0.5)"
+    wanted = "the share of the mean that another q or block size should keep (default 0.5)"
     parser.add_argument("--mean-factor", type=float, default=0.5, metavar="A", help=wanted)
     tokens = "tokens in a training step, for the time of informed steps (default 2048)"
     parser.add_argument("--tokens", type=int, default=2048, metavar="N", help=tokens)

@@ -13,27 +13,28 @@ from riselab.frontier.problem import (
 )
 
 NAME = "frontier"
-SUMMARY = "your model, your data: which method keeps most while it learns as much"
+SUMMARY = "which method keeps most of what your model knows, at equal learning"
 DESCRIPTION = """\
-Trains your model on new data by several methods at several learning rates, and measures after each
-run what it learned of the new data and what it forgot of the data to keep, which are never trained.
-A smaller step forgets less and learns less, so methods are compared at equal learning.
-It ends with one sentence, one figure, one table, and the lines of code for the best method.
+Trains your model on new data by several methods at several learning rates. After each run it
+measures what the model learned of the new data and what it forgot of the data to keep, on which it
+never trains. A smaller step forgets less and learns less, so methods are compared at equal
+learning. It ends with one sentence, one figure, one table, and the code for the best method.
 
 MODEL is one of
   a folder or hub name of a causal chat model, with files of chats (.jsonl, as for rise tune):
-    --keep FILE keeps the answers to its questions, --keep dreams those to questions that come with
-    the package, by chats that the model writes itself; LoRA is trained, with --full all weights
+    --keep FILE keeps the answers to its questions; --keep dreams keeps the answers to questions
+    that come with the package, by chats that the model writes itself. Trains a LoRA, or with
+    --full all weights
   a folder or hub name of a transformers model, with folders of texts as data: each has train.json
-    and test.json, lists of {"sentence": ..., "label": ...}; LoRA is trained, with --full
-    all weights
+    and test.json, lists of {"sentence": ..., "label": ...}. Trains a LoRA, or with --full all
+    weights
   mlp, or the name of a timm ViT, with images: .npz files (train_images, train_labels, test_images,
-    test_labels) or folders (CLASS/* or train/CLASS/*, test/CLASS/*); all weights are trained, after
-    the network has learned what is to be kept (--teach)
-  module:function, a function of yours that takes a seed and returns a
+    test_labels) or folders (CLASS/* or train/CLASS/*, test/CLASS/*). Trains all weights, after the
+    network has learned the data to keep (--teach)
+  module:function, your function that takes a seed and returns a
     riselab.continual.custom.OwnProblem: model, batches, loss and score; without --keep, --new
-The budget (--minutes) is for all runs: the pace of the first decides how many rates, seeds and
-examples there are, and what was cut is said. A stopped command goes on with the same --out."""
+The time (--minutes) is for all runs: the pace of the first decides the number of rates, seeds and
+examples, and the command says what it left out. A stopped command continues with the same --out."""
 EXAMPLES: tuple[str, ...] = (
     "rise frontier HuggingFaceTB/SmolLM2-135M-Instruct --new chats.jsonl --keep dreams",
     "rise frontier google/flan-t5-small --keep data/agnews --new data/yahoo --minutes 20",
@@ -55,9 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--new", action="append", default=[], metavar="DATA", help=text)
     text = "time for all runs (default %(default)s)"
     parser.add_argument("--minutes", type=float, default=DEFAULTS.minutes, metavar="N", help=text)
-    text = f"names, separated by commas; the usual ones are {', '.join(USUAL)} (there are "
-    text += f"{', '.join(METHODS)}), for chats {', '.join(CHAT_USUAL)} (there are "
-    text += f"{', '.join(CHAT_METHODS)})"
+    text = f"names, separated by commas (default {','.join(USUAL)}, of {', '.join(METHODS)}; "
+    text += f"for chats {','.join(CHAT_USUAL)}, of {', '.join(CHAT_METHODS)})"
     parser.add_argument("--methods", default="", metavar="NAMES", help=text)
     text = "texts and chats: train all weights, not a LoRA, at about a tenth of the rates"
     parser.add_argument("--full", action="store_true", help=text)

@@ -7,20 +7,20 @@ from pathlib import Path
 from riselab.tune.settings import PLAIN, TuneSettings
 
 NAME = "tune"
-SUMMARY = "fine-tune a chat model on your chats, so that it keeps what it knew"
+SUMMARY = "fine-tune a chat model on your chats and keep what it knows"
 DESCRIPTION = """\
 Trains a LoRA (with --full all weights) of a causal chat model on the answers in a file of chats,
-by TRL's SFTTrainer with risegrad's KeepCallback. It leaves a plain peft adapter (or a model
-folder), its model card, a record (tune.json) and one page (tune.html): what was learned on examples
-that were held out, how far other answers have moved, and the answers to ten everyday questions
-before and after.
+by TRL's SFTTrainer with risegrad's KeepCallback. It writes a plain peft adapter (or a model
+folder), its model card, a record (tune.json) and one page (tune.html): the scores on held-out
+examples, how far other answers have moved, and the answers to ten everyday questions before and
+after.
 
---new has a chat in JSON on each line: {"messages": [...]}, {"prompt": ..., "completion": ...} or
-{"prompt": ..., "answer": ...}; .gz is read, too. 'support' is a task that comes with the package.
-What the model knows is kept by chats that it writes itself, or by those of --old.
---minutes is for everything: the number of steps follows from the pace of the first ones.
-A stopped command goes on with the same arguments. --plain trains without keeping, into a folder
-of its own beside the other (DIR-plain); when both are done, the page shows both side by side."""
+--new has one chat in JSON per line: {"messages": [...]}, {"prompt": ..., "completion": ...} or
+{"prompt": ..., "answer": ...}, plain or .gz. 'support' is a task that comes with the package.
+To keep what it knows, the model writes chats itself, or takes those of --old.
+--minutes is for everything: the pace of the first steps decides how many there are.
+A stopped command continues with the same arguments. --plain trains without keeping, into another
+folder (DIR-plain); when both are done, the page shows both side by side."""
 EXAMPLES: tuple[str, ...] = (
     "rise tune HuggingFaceTB/SmolLM2-135M-Instruct --new support",
     "rise tune ./my-model --new chats.jsonl --out adapter --minutes 60",
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plain", action="store_true", help="keep nothing, for comparison")
     text = "time for everything (default %(default)s)"
     parser.add_argument("--minutes", type=float, default=DEFAULTS.minutes, metavar="N", help=text)
-    text = "exactly so many steps, however long they take"
+    text = "exactly N steps, however long they take"
     parser.add_argument("--steps", type=int, default=DEFAULTS.steps, metavar="N", help=text)
     text = "seed of the adapter, the order and the draws (default %(default)s)"
     parser.add_argument("--seed", type=int, default=DEFAULTS.seed, metavar="N", help=text)

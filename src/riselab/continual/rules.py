@@ -34,12 +34,12 @@ RULES: dict[str, str] = {
     "fo": "the exact gradient",
     "zo": "SPSA: two evaluations per query, no gradient",
     "rise": "the exact gradient, shaped blockwise by RISE",
-    "scaled-fo": "control: RISE's mean, nothing random (a smaller step, block by block)",
+    "scaled-fo": "control: RISE's mean without noise (a smaller step, block by block)",
     "isotropic-noise": "control: the exact gradient plus isotropic noise of RISE's total variance",
-    "covariance-noise": "control: Gaussian noise with RISE's own mean and covariance",
-    "informed": "the exact gradient, turned away from what a memory of earlier sessions keeps",
-    "informed-rise": "as informed, and random in the metric of the memory",
-    "keep": "risegrad.keep: informed at plain training's own rate, and pulled by kept examples",
+    "covariance-noise": "control: Gaussian noise with RISE's mean and covariance",
+    "informed": "the exact gradient, filtered by a memory of earlier sessions",
+    "informed-rise": "as informed, with noise in the metric of the memory",
+    "keep": "risegrad.keep: informed at plain training's rate, and a pull by kept examples",
 }
 SHAPERS: dict[str, Callable[..., Shaper]] = {
     "rise": Rise,
@@ -67,48 +67,48 @@ USES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Rule(Checked):
-    """One update rule with its settings; ``unused`` tells those that only other rules look at.
+    """One update rule with its settings; ``unused`` lists settings that only other rules use.
 
-    A plugin's rule is a subclass: it has ``name`` and ``summary``, its own settings as fields, in
-    ``uses`` those of ours that it looks at, and overrides ``shaper``.
+    A plugin's rule is a subclass: it has ``name`` and ``summary``, its settings as fields, lists
+    the built-in settings that it uses in ``uses``, and overrides ``shaper``.
     """
 
     summary: ClassVar[str] = ""
     uses: ClassVar[tuple[str, ...]] = ()
-    """Of a subclass: which of our settings it looks at; ``on``, ``exempt``, ``only`` always."""
+    """Which built-in settings a subclass uses, besides ``on``, ``exempt`` and ``only``."""
     name: Annotated[str, OneOf(("", *RULES))] = ""
-    """See ``RULES``; empty means the host's own: ``fo`` for most, ``zo`` for ZO-FC."""
+    """See ``RULES``; empty means the host's default: ``fo`` for most, ``zo`` for ZO-FC."""
     q: PositiveInt = 4
     """Directions per block of RISE and the controls; queries of ``zo``."""
     blocks: Literal["tensor", "module", "whole"] = "tensor"
-    """What is shaped together: each tensor, all tensors of a module, or the whole group."""
+    """The blocks: each tensor, all tensors of a module, or the whole group."""
     chunk: Count = 0
-    """Block size in elements, cut from each tensor; 0 takes ``blocks`` as they are."""
+    """Cut each tensor into blocks of this many elements; 0: ``blocks`` decides."""
     on: Literal["gradient", "update"] = "gradient"
     """Shape the gradient before the optimizer (the paper), or the optimizer's displacement."""
     mean: Literal["", "exact", "scaled"] = ""
-    """Mean of the noise controls; empty means the control's own."""
+    """Mean of the noise controls; empty means the control's default."""
     epsilon: Positive = 1e-3
     """Distance of the evaluations of ``zo``."""
     variant: Literal["two-sided", "one-sided", "sign"] = "two-sided"
     """How ``zo`` estimates: from both sides, from one, or by the sign of the difference only."""
     damping: Positive = 0.3
-    """Of the informed rules and ``keep``: 0.01 protects hard, 1 softly, far above that is plain
-    training. A file that names ``keep`` and no damping has that of ``risegrad.keep``, 0.1."""
+    """For the informed rules and ``keep``: 0.01 protects strongly, 1 weakly, and far above 1 is
+    plain training. A file with ``keep`` and no damping uses that of ``risegrad.keep``, 0.1."""
     match: Literal["norm", "progress"] = "norm"
-    """Of ``informed``: whether a step is as long as the plain one, layer by layer (what records
-    without this setting mean), or gains as much as that."""
+    """For ``informed``: a step matches the plain one in norm, layer by layer (as in records without
+    this setting), or in progress."""
     norm_matched: bool = False
     """Whether ``zo`` is scaled to the norm of the gradient."""
     pull: PositiveInt = 1
-    """Of ``keep``: every how many steps kept examples pull."""
+    """For ``keep``: kept examples pull every so many steps."""
     budget: NonNegative = 0.0
-    """Of ``keep``: nats per prediction that may be lost; 0: as little as it comes to."""
+    """For ``keep``: nats per prediction that may be lost; 0: as little as possible."""
     exempt: tuple[str, ...] = ()
-    """Shell-style patterns of parameters that keep the exact gradient: ``"adapter.0.*"``. A name is
-    the group's (``adapter``, ``head``, ``lora``, ``network``) and the parameter's own."""
+    """Shell-style patterns of parameters that get the exact gradient: ``"adapter.0.*"``. A full
+    name has the group (``adapter``, ``head``, ``lora``, ``network``), then the parameter."""
     only: tuple[str, ...] = ()
-    """Patterns of the parameters that are shaped, all others being exempt; empty means all."""
+    """Patterns of the parameters to shape, all others being exempt; empty means all."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -30,19 +30,19 @@ class DiagnosisSettings(Checked):
     examples: PositiveInt = 64
     """training examples of the earlier tasks, evenly, on which damage is measured"""
     incoming: PositiveInt = 64
-    """training examples of the session's own task, on which progress is measured"""
+    """training examples of the session's task, on which progress is measured"""
     memory: Count = 128
     """other examples of the earlier tasks, for the memory of informed steps; 0: no such steps"""
     batch: PositiveInt = 16
     """examples per batch: differences between batches give the errors"""
     step: NonNegative = 0.0
-    """learning rate of the plain step that is predicted block by block; 0: the row's own"""
+    """learning rate of the plain step that is predicted block by block; 0: the row's rate"""
     curvature: Curvature = "ggn"
     """``hessian``, ``ggn``, ``empirical-fisher`` or ``fisher``"""
     dampings: tuple[Positive, ...] = (0.03, 0.1, 0.3, 1.0)
     """of informed steps"""
     draws: Annotated[int, Limits(at_least=1, at_most=4)] = 4
-    """first steps of a run that ``benchmarks/studies/foresight.py`` looks at; a product each"""
+    """first steps of a run that ``benchmarks/studies/foresight.py`` reads; one product each"""
     seed: int = 0
     """of the random vectors and of the choice of examples"""
     budget: Mapping[str, Any] = field(default_factory=lambda: {"probes": 32})
@@ -51,25 +51,25 @@ class DiagnosisSettings(Checked):
 
 @dataclass(frozen=True)
 class ValidationSettings(Checked):
-    """What is measured to compare predictions with."""
+    """The measured updates with which predictions are compared."""
 
     steps: tuple[PositiveInt, ...] = (1, 4)
     """for ``rise local``: lengths of the measured updates, in steps"""
     damages: tuple[Positive, ...] = (0.001, 0.01, 0.1, 0.5)
-    """step sizes, as the damage of FO that they predict in parts of the historical loss"""
+    """step sizes, chosen by FO's predicted damage as a share of the historical loss"""
     step_sizes: tuple[Positive, ...] = ()
-    """step sizes as such, instead"""
+    """step sizes themselves, instead of ``damages``"""
     draws: PositiveInt = 4
     """repetitions of every random rule"""
     curvatures: tuple[Curvature, ...] = ("hessian", "ggn", "empirical-fisher")
-    """those whose predictions are compared with what is measured"""
+    """the curvatures whose predictions are compared with measurements"""
     horizons: tuple[PositiveInt, ...] = (1, 4, 16, 64)
     """for ``benchmarks/studies/foresight.py``: steps ahead at which predictions are compared"""
     blocks: PositiveInt = 12
     """for that study: blocks that are shaped alone, spread over all of them"""
     whole_tensors: bool = False
-    """for that study: shape whole tensors alone, in place of the blocks of the first row that
-    shapes: of thousands of small blocks a single one changes too little to be measured"""
+    """for that study: shape single tensors instead of single blocks of the first row that
+    shapes: one of thousands of small blocks changes too little to measure"""
     block_draws: PositiveInt = 8
     """repetitions of each"""
 

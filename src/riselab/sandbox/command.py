@@ -18,8 +18,8 @@ SUMMARY = "measure the theory on quadratics with known curvature, and draw it"
 DESCRIPTION = """\
 Draws randomized shapes on quadratics whose curvature is known and compares the results with the
 closed forms: the paper's figures, the exposure panel, a rotated repeat, trajectories of many steps
-under five rules, signal beside deviation over dimensions and block sizes, and rules that are told
-the curvature. Writes seven figures (PNG and SVG) and the paper's numbers beside ours.
+under five rules, signal and deviation over dimensions and block sizes, and rules that know the
+curvature. Writes seven figures (PNG and SVG) and the paper's numbers beside ours.
 Needs matplotlib and tqdm: pip install "risegrad[lab]"."""
 EXAMPLES: tuple[str, ...] = (
     "rise sandbox",

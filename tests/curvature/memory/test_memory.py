@@ -195,7 +195,7 @@ FILES = [
     ({"tensors": LOW | {"a|inputs|values": torch.ones(2)}}, "shapes that do not match"),
     ({"tensors": LOW | {"a|inputs|rest": torch.tensor(-1.0)}}, "must not be negative"),
     ({"tensors": LOW | {"a|inputs|rest": torch.tensor(1.5)}},
-     "the rest of a factor must not be above its eigenvalues, got 1.5 beside 1"),
+     "the rest of a factor must not be above its eigenvalues, got 1.5 > 1"),
     ({"tensors": LOW | {"a|inputs|vectors": torch.ones(2, 1)}}, "must be orthonormal"),
     ({"tensors": LOW | {"b|inputs|matrix": torch.eye(2)}}, "belong to no layer, first 'b"),
 ]  # fmt: skip

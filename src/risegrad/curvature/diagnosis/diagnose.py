@@ -56,18 +56,18 @@ def diagnose(
 ) -> Diagnosis:
     """What one step on ``incoming`` would do to the loss on ``historical``, rule by rule.
 
-    ``model``: a module, with peft or without, or a transformers Trainer. Both others are lists (or
-    loaders) of batches of one form: pairs ``(inputs, target)`` or mappings with ``labels`` as
-    transformers takes them; ``BatchLoss(predict=...)`` reads any other. One pair of tensors is cut
-    into batches; with a Trainer they are data sets as it takes them, its own by default. ``rise``
-    is the shaper you would attach: its ``q``, ``blocks`` and ``exempt`` are used. ``memory``: what
-    an informed step would be shaped by, made from other examples than ``historical``; without one,
-    each half of the historical batches is remembered and judged on the other. ``step`` is the
-    learning rate of plain descent; damage grows with its square. ``measurement`` says which
-    curvature is measured, how precisely, with which seed, and for which optimizer.
+    ``model``: a module, with or without peft, or a transformers Trainer. ``historical`` and
+    ``incoming`` are lists (or loaders) of batches of one form: pairs ``(inputs, target)`` or
+    mappings with ``labels`` as for transformers; ``BatchLoss(predict=...)`` reads other forms. One
+    pair of tensors is divided into batches; with a Trainer they are data sets in its form, by
+    default its own. ``rise`` is the shaper you would attach: its ``q``, ``blocks`` and ``exempt``
+    count. ``memory`` would shape an informed step; make it from other examples than ``historical``.
+    Without one, each half of the historical batches makes a memory that is judged on the other.
+    ``step`` is the learning rate of plain descent; damage grows with its square. ``measurement``
+    chooses curvature, precision, seed and optimizer.
 
-    The model is measured in eval mode (no dropout, running batch statistics), changed in nothing,
-    and all numbers are a pure function of the model, the batches and the seed.
+    The model is measured in eval mode (no dropout, running batch statistics) and restored
+    afterwards; all numbers are a pure function of the model, the batches and the seed.
     """
     check_options(rise, memory, batch_loss, measurement)
     shaper, how = rise or Rise(), measurement or Measurement()

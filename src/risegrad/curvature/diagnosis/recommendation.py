@@ -19,7 +19,7 @@ EVEN = Estimate(1.0)
 
 @dataclass(frozen=True)
 class Recommendation:
-    """What to do; ``shaper`` is None where plain training is as good as anything here."""
+    """What to do; ``shaper`` is None if nothing beats plain training."""
 
     rule: str
     shaper: Shaper | None

@@ -34,13 +34,13 @@ class ChatStreamSettings(Checked):
     data: str = ""
     """The folder with the tasks."""
     question: str = "{text}"
-    """What is asked of a sentence with a label; ``{labels}`` names all of the task."""
+    """The question about a sentence with a label; ``{labels}`` lists all labels of the task."""
     classes: Count = 0
-    """Labels of a task, the first ones; 0: all."""
+    """Use only so many labels of a task, the first ones; 0: all."""
     train_size: Count = 0
     """Examples to learn from; 0: all."""
     validation: Annotated[float, Limits(above=0, below=1)] = 0.1
-    """The part of the training examples that is set aside for choices, in every run alike."""
+    """The share of the training examples set aside for choices, the same in every run."""
     test_size: Count = 0
     """Examples to score on, of test data and of those set aside; 0: all."""
 
@@ -50,9 +50,9 @@ class ChatModelSettings(Checked):
     """Which causal model, and what of it trains."""
 
     name: str = "HuggingFaceTB/SmolLM2-135M-Instruct"
-    """A name on the hub; of a model with a chat template."""
+    """A name on the hub, of a model with a chat template."""
     weights: str = ""
-    """A local folder in the form of transformers; given, it is used instead of the hub."""
+    """A local folder in the form of transformers, to use instead of the hub."""
     trains: Literal["lora", "all", "osf", "corda"] = "lora"
     """A LoRA on all linear layers; all weights; peft's OSF, which trains the small half of each
     weight's singular values; or peft's CorDA, a LoRA that begins where old chats use a weight least
@@ -64,7 +64,7 @@ class ChatModelSettings(Checked):
     dropout: Share = 0.0
     """Of LoRA's input."""
     length: Count = 256
-    """Most tokens of a chat, of which the first are left out; 0: as many as there are."""
+    """Cut longer chats to their last so many tokens; 0: never."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,8 @@ class ChatLoop(Checked):
     precision: Literal["float32", "bfloat16"] = "float32"
     """``bfloat16`` computes under autocast."""
     score_on: Literal["test", "validation"] = "test"
-    """Test data and the abilities; or the examples set aside and, as drift, that on chats of the
-    model's own which no rule has, so that no choice looks at what is reported."""
+    """Test data and the abilities; or the examples set aside, and the drift on chats that the model
+    wrote and no rule has, so that no choice sees what is reported."""
     checkpoint_seconds: NonNegative = field(default=60.0, metadata=APART)
     """Shortest time between two checkpoints."""
 
@@ -116,9 +116,9 @@ RULES = {
     "informed": "the shape alone",
     "distill": "the pull alone, in the optimizer's hook",
     "kl": "KL(then || now) on old chats as a part of the loss",
-    "kl-new": "KL(then || now) on the new answers as a part of the loss, as ASFT has it",
+    "kl-new": "KL(then || now) on the new answers as a part of the loss, as in ASFT",
     "replay": "old chats as data: the loss of their answers is a part of the loss",
-    "dark-replay": "both; DER++, with KL for the distance of scores",
+    "dark-replay": "kl and replay: DER++, with KL for the distance of scores",
     "rise": "the gradient, shaped blockwise by RISE as in the paper, before the optimizer",
 }
 _OLD = ("old", "examples", "tokens")
@@ -137,23 +137,23 @@ USES: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class ChatRule(Checked):
-    """What is done so that the model does not forget."""
+    """The method that should prevent forgetting."""
 
     name: Annotated[str, OneOf(tuple(RULES))] = "plain"
     """``plain``: nothing; ``keep``: shape and pull; ``informed``: shape; ``distill``: pull; ``kl``,
     ``replay``, ``dark-replay``: old chats in the loss; ``rise``."""
     old: Literal["dreams", "prompts"] = "dreams"
-    """What stands for the old: chats that the model writes itself, or its answers to real
-    instructions (every second of the abilities' own file; those measured on are the others)."""
+    """The old chats: the model writes them itself, or answers real instructions (every second one
+    of the abilities' file; the others measure the drift)."""
     examples: Annotated[int, Limits(at_least=2)] = 60
-    """Old chats."""
+    """Number of old chats."""
     tokens: PositiveInt = 64
-    """Most tokens of a dreamed question, and of every second answer; the others may have three
-    times as many. Of answers to real prompts it is the most."""
+    """Most tokens of a dreamed question and of every second answer; the other answers may have
+    three times as many. For answers to real prompts: the most tokens of each."""
     damping: Positive = 0.1
     """Of the shape."""
     pull: PositiveInt = 1
-    """Every how many steps it pulls."""
+    """It pulls every so many steps."""
     budget: NonNegative = 0.0
     """Nats per token that may be lost; 0: no budget."""
     weight: Positive = 1.0
@@ -163,12 +163,12 @@ class ChatRule(Checked):
     chunk: PositiveInt = 64
     """Elements of a block, of RISE."""
     share: Annotated[float, Limits(above=0, at_most=1)] = 1.0
-    """With any rule: how much of what was learned is taken over, as WiSE-FT averages weights."""
+    """With any rule: the share of the learned change that is applied (WiSE-FT)."""
     shapes: ClassVar[tuple[str, ...]] = ("keep", "informed")
     pulls: ClassVar[tuple[str, ...]] = ("keep", "distill")
 
     def unused(self) -> dict[str, str]:
-        """Settings away from their default that only other rules look at."""
+        """Settings that differ from their default and that only other rules use."""
         used = {"name", "share", *USES[self.name]}
         return {
             f"rule.{f.name}": f"is not used by rule {self.name!r}; got {getattr(self, f.name)!r}"
