@@ -58,13 +58,13 @@ def _compared(name: str, method: str) -> tuple[EqualLearning, Measures]:
     return found
 
 
-def mean(name: str, metric: str, label: str) -> str:
+def mean(name: str, metric: str, label: str, form: str = ".1f") -> str:
     """A metric of a row over its seeds."""
     (chapter,) = report_of(name).chapters
     (row,) = (row for row in chapter.experiment.rows if row.label == label)
     found = row.spread(lambda run: run.result.metrics.get(metric))
     assert found is not None
-    return f"{found.mean:.1f}"
+    return format(found.mean, form)
 
 
 def end(name: str, score: str, label: str) -> str:

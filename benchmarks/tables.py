@@ -224,6 +224,7 @@ EXPERIMENTS = (
     "turned-digits", "turned-digits-ablations", "turned-digits-ten", "banking77",
     "banking77-t5", "banking77-zero-shot", "cifar100-within", "digits", "table1-cpu",
     "table3-cpu", "language-short-cpu", "language-frontier-cpu", "language-ten-cpu",
+    "keep-135", "keep-135-past-tense",
 )  # fmt: skip
 """An entry here gives an experiment with records its figure, `docs/figures/NAME-frontier.png`, and
 what may stand between marks on a page: its table (`NAME`), its finding and table at equal learning
@@ -252,8 +253,8 @@ TABLES: dict[str, Callable[[], str]] = {
     **{f"diagnosis-{name}": partial(diagnosis_table, name) for name in LOCAL},
 }
 PLACES = (
-    "README.md", "docs/benchmarks.md", "docs/claims.md", "docs/results.md", "docs/informed.md",
-    "docs/foresight.md",
+    "README.md", "docs/index.md", "docs/benchmarks.md", "docs/claims.md", "docs/results.md",
+    "docs/informed.md", "docs/foresight.md",
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "results").glob("*.md")),
 )  # fmt: skip
 
