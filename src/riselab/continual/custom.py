@@ -46,7 +46,7 @@ class OwnProblem:
     """
 
     model: nn.Module
-    """The model as it is before training; parameters that require gradients are trained."""
+    """The model before training; its parameters that require gradients are trained."""
     keep: Sequence[Any]
     """Batches of what must be kept; never trained on, a memory is made from them."""
     new: Sequence[Any]
@@ -180,7 +180,7 @@ class OwnHost(Host):
     """All parameters of the model that require gradients are one group."""
 
     name = "own-model"
-    summary = "a model of one's own, by a function that makes it with its data"
+    summary = "your own model, by a function that makes it with its data"
     masks_classes = False
     joins_examples = False
     scores_ahead = True

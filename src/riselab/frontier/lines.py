@@ -25,7 +25,7 @@ def code_of(run: Record, share: str = "") -> CodeBlock:
 
 
 def _plain(config: Mapping[str, Any]) -> Iterator[str]:
-    """What stands around a loop of one's own."""
+    """The lines around your own training loop."""
     budget, rule = config["adapter"], config["rule"]
     momentum = f", momentum={budget['momentum']}" if budget["optimizer"] == "sgd" else ""
     settings = f"lr={budget['lr']}{momentum}, weight_decay={budget['weight_decay']}"

@@ -42,7 +42,7 @@ class FrontierMethod:
     """where LoRA needs others"""
     reference: bool = False
     of: str = ""
-    """the method from whose runs it is read, where it has none of its own"""
+    """the method whose runs it uses, if it has none itself"""
 
     @property
     def remembers(self) -> bool:

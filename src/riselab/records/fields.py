@@ -57,7 +57,7 @@ Percentages = tuple[Percent | None, ...]
 
 @dataclass(frozen=True)
 class PaperCell:
-    """Which figure of the paper a row stands beside."""
+    """The number of the paper to compare a row with."""
 
     table: str
     """number of the table in the paper"""
@@ -77,7 +77,7 @@ class TableRow:
     section: str = ""
     """heading above the row, may be empty"""
     paper: PaperCell | None = None
-    """the cell of the paper to stand beside, or null; see below"""
+    """the cell of the paper to compare with, or null; see below"""
     baseline: bool = False
     """whether other rows (of the same section, if it has one) are compared with this one"""
     order: Whole = 0
@@ -110,7 +110,7 @@ class TaskRecord:
     test: Whole = 0
     """number of test examples"""
     answers: Whole = 0
-    """of a model of one's own: how many answers its score counts, where `test` counts batches"""
+    """for your own model: how many answers its score counts, if `test` counts batches"""
     known: bool = False
     """whether it was known from the start: scored, never trained"""
 
