@@ -365,13 +365,13 @@ def _own(
     new: Sequence[str],
     settings: FrontierSettings,
 ) -> FrontierProblem:
-    from riselab.continual.custom import maker, name_of
+    from riselab.continual.custom import problem_maker, problem_name
 
     _check_not_full(model, settings)
     if keep or new:
         raise ValueError("a function makes its own data: keep and new must be left out")
-    name = name_of(model) if callable(model) else model
-    maker(name)
+    name = problem_name(model) if callable(model) else model
+    problem_maker(name)
     sections = {
         "stream": {"problem": name},
         "host": {"name": "own-model"},
