@@ -44,7 +44,7 @@ def _plain(config: Mapping[str, Any]) -> Iterator[str]:
         yield f'risegrad.attach(optimizer, shaper, params=model.named_parameters(), on="{on}")'
     elif rule["name"] != "fo" or config["additions"]:
         had = {"rule": {"name": rule["name"]}, "additions": config["additions"]}
-        yield f"# Only the lab has the rest of it: {json.dumps(had)}"
+        yield f"# Only the lab can do the rest: {json.dumps(had)}"
     if budget["clip"]:
         clip = f"torch.nn.utils.clip_grad_norm_(model.parameters(), {budget['clip']})"
         yield f"{clip}  # before optimizer.step()"

@@ -381,4 +381,4 @@ def _own(
         },
     }  # fmt: skip
     shown = getattr(model, "__name__", model)
-    return FrontierProblem(f"{shown}: what is left of what must be kept?", "own", sections)
+    return FrontierProblem(f"{shown}: how much does it forget?", "own", sections)

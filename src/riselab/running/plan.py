@@ -322,7 +322,7 @@ def check(plan: RunPlan, options: RunOptions) -> tuple[str, str]:
 
 def _pace(cells: Sequence[RunCell], found: Preflight) -> str:
     if set(found.missing) - {NO_GPU}:
-        return "how long they take can be said when nothing is missing"
+        return "the time can be estimated when nothing is missing"
     try:
         seconds = seconds_of(cells, workload.load())
     except Exception as error:  # such as a device whose memory is too small
