@@ -2,4 +2,8 @@
 
 from importlib.util import find_spec
 
-collect_ignore = [] if find_spec("avalanche") else ["src/risegrad/integrations/avalanche.py"]
+collect_ignore = [
+    f"src/risegrad/integrations/{name}.py"
+    for name in ("avalanche", "axolotl")
+    if not find_spec(name)
+]

@@ -26,7 +26,7 @@ def test_images_count_as_often_as_they_pass(monkeypatch):
 
 def test_the_timed_run_is_small_and_needs_no_weights(monkeypatch):
     asked = []
-    monkeypatch.setattr(vision_pace, "_paces", lambda small, _: asked.append(small) or (1, 1, 1))
+    monkeypatch.setattr(vision_pace, "_paces", lambda small: asked.append(small) or (1, 1, 1))
     plain = config(model={"pretrained": True, "weights": "nowhere.pt"}, loop={"batch": 7})
     seconds(read_config(plain | {"seed": 5}))
     seconds(read_config(plain | {"seed": 6}))

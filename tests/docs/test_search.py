@@ -100,5 +100,5 @@ def test_the_dark_scheme_can_be_chosen(page: playwright.Page, address: str) -> N
     page.goto(address)
     scheme = "document.body.getAttribute('data-md-color-scheme')"
     assert page.evaluate(scheme) == "default"
-    page.locator("label[title=Dark]:visible").click()
+    page.locator("label[title='Switch to dark']:visible").click()
     assert page.evaluate(scheme) == "slate"

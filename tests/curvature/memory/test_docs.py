@@ -66,6 +66,8 @@ def test_attaching_as_the_page_says():
 
 
 def test_the_numbers_on_the_page():
-    assert f"take {SMALL // 2**20} MiB at most, otherwise {RANK} eigenpairs of each" in PAGE
+    assert (
+        f"take at most {SMALL // 2**20} MiB together, otherwise {RANK} eigenpairs of each" in PAGE
+    )
     assert f"otherwise as many eigenpairs as fit, {LEAST} to {MOST}." in PAGE
     assert f"d ({COLUMNS}k + 8)" in PAGE

@@ -252,7 +252,8 @@ def test_ranks_as_large_as_a_wide_layer_keep_all_of_it(rank):
     model, x = nn.Sequential(nn.Linear(1030, 3)), drawn(8, 1030).float()
     found = remember(model, x, rank=rank)["0"].inputs
     assert found.rank == (rank if rank < 1030 else None)
-    assert_close(found.dense(), x.T @ x / 8)
+    # Eigenvectors have half precision, a full factor has the model's own.
+    assert_close(found.dense(), x.T @ x / 8, torch.float16 if rank < 1030 else None)
 
 
 # --- without gradients ---
