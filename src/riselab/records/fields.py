@@ -90,7 +90,8 @@ class TableRow:
     """in a sweep: the setting of this run, such as `lr=0.001`"""
     decides: str = ""
     """in a run that only helps to [choose a setting](lab.md#choosing-on-validation-data): by what,
-    such as `validation:avg`. It is not reported as a result"""chosen_by: str = ""
+    such as `validation:avg`. It is not reported as a result"""
+    chosen_by: str = ""
     """in a run at a chosen setting: by what it was chosen"""
 
 
@@ -180,7 +181,8 @@ class Result:
     definitions"""
     before: Mapping[str, Percentages] = field(default_factory=dict)
     """by name of the score: one percentage per task before the first session. Absent or empty if it
-    was not measured"""line: tuple[LinePoint, ...] = ()
+    was not measured"""
+    line: tuple[LinePoint, ...] = ()
     """scores of weights between start and end of training, if `loop.interpolate` asks for them"""
     losses: tuple[Loss, ...] = ()
     """mean training loss per task and epoch"""
