@@ -28,7 +28,7 @@ def run(
     workers: int | None = None,
     on_cpu: bool = False,
 ) -> LabResults:
-    """Run an experiment, as far as it is not done, and return the results of the chosen runs.
+    """Run what is left of an experiment, and return the results of the chosen runs.
 
     ``experiment`` is a name or a TOML file, ``settings`` replaces values in every row
     (``{"rule.q": 8}``), ``plugins`` are modules or files, ``track`` names trackers; all as in
@@ -59,7 +59,7 @@ def _done(chosen: RunPlan, options: RunOptions) -> tuple[list[Record], dict[str,
 
 
 def load(*places: str | Path) -> LabResults:
-    """The results in folders and records; what cannot be read is told in a warning and left out."""
+    """The results in folders and records; a warning names files that cannot be read."""
     for place in places:
         if not Path(place).exists():
             raise ValueError(f"places must be records or folders, there is no {str(place)!r}")

@@ -3,7 +3,7 @@
 import pytest
 
 from lab.frontier.own_problems import problem
-from riselab.continual.custom import name_of
+from riselab.continual.custom import problem_name
 from riselab.continual.host import silent
 from riselab.continual.runs import perform, read_config
 
@@ -15,7 +15,7 @@ class Killed(Exception):
 def settings_of(**changes):
     plain = {
         "domain": "own",
-        "stream": {"problem": name_of(problem)},
+        "stream": {"problem": problem_name(problem)},
         "host": {"name": "own-model"},
         "adapter": {"epochs": 3, "optimizer": "adamw", "lr": 0.02, "clip": 1.0},
         "loop": {"device": "cpu", "checkpoint_seconds": 0.0},

@@ -337,7 +337,7 @@ def test_the_card_says_it_in_words(tmp_path: Path, rule: str) -> None:
         "Rise": RiseCallback(risegrad.Rise(keep=0.5)),
     }
     sentences = {
-        "Informed": "Each update was filtered by a memory of what had to be kept, with damping 0.1",
+        "Informed": "Each update was filtered by a memory of the old examples, with damping 0.1",
         "Rise": "Each gradient was shaped by Rise, with keep 0.5.",
         "none": "Plain training: no step was shaped.",
     }

@@ -245,7 +245,7 @@ def test_a_generative_model_needs_no_examples(monkeypatch):
 
 def test_a_tokenizer_is_found_by_the_models_name_or_asked_for(tmp_path):
     twin = llama()
-    with pytest.raises(ValueError, match="tokenizer is needed: the model does not know the name"):
+    with pytest.raises(ValueError, match="tokenizer is needed: the model does not say where"):
         risegrad.keep(twin, torch.optim.SGD(twin.parameters()))
     tokenizer().save_pretrained(tmp_path)
     twin.name_or_path = str(tmp_path)

@@ -187,7 +187,7 @@ def test_check_only_says_where_and_how_long(
     asked(lambda settings: {"missing": ["a moon"]})
     assert rise("run", path, "--check", "--on-cpu", "--out", out) == 2
     text, err = capsys.readouterr()
-    assert "how long they take can be said when nothing is missing" in text
+    assert "the time can be estimated when nothing is missing" in text
     assert err.endswith("- a moon\n")
 
 

@@ -83,7 +83,7 @@ def test_what_is_no_sweep_is_refused(sweep: str, message: str, write: Write) -> 
 
 def test_a_label_cannot_name_what_is_swept(write: Write) -> None:
     text = '[[rows]]\nlabel = "q={rule.q}"\nsweep = { rule.q = [1, 2] }\n'
-    with pytest.raises(ValueError, match="is swept"):
+    with pytest.raises(ValueError, match="out of the label: swept values are added to it"):
         cells_of(write(HEAD + text))
 
 

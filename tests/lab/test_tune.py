@@ -332,5 +332,5 @@ def test_a_folder_of_another_training_is_refused_before_anything_is_trained(
 ) -> None:
     (tmp_path / "out" / WORK).mkdir(parents=True)
     (tmp_path / "out" / WORK / "state.json").write_text(json.dumps({"identity": {"seed": 7}}))
-    with pytest.raises(ValueError, match=r"out must be a folder of its own .*seed was 7"):
+    with pytest.raises(ValueError, match=r"out already has another training.*seed was 7"):
         Tuning(settings(root, tmp_path / "out"))

@@ -315,7 +315,7 @@ def little_is_left(shaper: Shaper, rows: Sequence[BlockRow]) -> str | None:
 
 def _way_out(shaper: Shaper, middle: BlockRow) -> str:
     if not shaper.needs_q:
-        return f"q={q_for(SHOWN, middle.d):,} would leave half of it there, q=None all"
+        return f"q={q_for(SHOWN, middle.d):,} would leave half of it there, q=None all of it"
     return (
         f"{type(shaper).__name__}(keep={SHOWN:g}) chooses blocks and q that leave half of it "
         f"(by hand: smaller blocks, blocks=64, or a larger q)"

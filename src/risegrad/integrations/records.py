@@ -198,7 +198,7 @@ def _section(content: Mapping[str, Any]) -> Iterator[str]:
     for rule in rules:
         how = f"shaped by {rule['rule']}"
         if "memory" in rule:
-            how = "filtered by a memory of what had to be kept"
+            how = "filtered by a memory of the old examples"
         knobs = " and ".join(f"{name} {value}" for name, value in _knobs(rule).items())
         yield f"Each {rule['on']} was {how}{f', with {knobs}' if knobs else ''}."
     if kept := content.get("keep"):

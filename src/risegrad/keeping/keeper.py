@@ -29,7 +29,7 @@ from risegrad.keeping.pull import (
 from risegrad.keeping.report import Cost, Drift, drift_of, report_of
 from risegrad.memory.informed import Informed, right_place
 from risegrad.memory.memory import Memory
-from risegrad.memory.sides import not_told_by_names
+from risegrad.memory.sides import variants_named_like_lora
 
 KEY, MARK = "risegrad_keep", "kept"
 """Under which a keeper's state rides in the optimizer's own, in its first group."""
@@ -179,7 +179,7 @@ class Keeper:
             before(self._before_step)
             after(lambda *_: self._cost.start())
             if self.memory is not None and self.settings.damping is not None:
-                exempt = not_told_by_names(self.model)
+                exempt = variants_named_like_lora(self.model)
                 shaper = Informed(self.memory, self.settings.damping, exempt=exempt)
                 names = self.model.named_parameters()
                 self.handle = attach(optimizer, shaper, names, right_place(optimizer))

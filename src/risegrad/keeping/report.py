@@ -147,7 +147,7 @@ class Report:
         return (
             f"steps not shaped, only pulled: {listing(shown)}"
             if self.pull
-            else (f"not covered, left as plain training leaves it: {listing(shown)}")
+            else (f"not covered, trained plainly: {listing(shown)}")
         )
 
 
@@ -177,7 +177,7 @@ def _uncovered(keeper: Keeper) -> dict[str, str]:
     shaped = {id(tensor) for tensor in keeper.handle._tensors}
     trained = {id(tensor) for tensor in trained_by(keeper.optimizer)}
     return {
-        name: keeper.memory.uncovered.get(name, "not in a layer that is remembered")
+        name: keeper.memory.uncovered.get(name, "not in a layer of the memory")
         for name, tensor in keeper.model.named_parameters()
         if id(tensor) in trained - shaped
     }

@@ -362,7 +362,7 @@ class InformedTie(Tie):
         if fresh:
             found.append(f"one side only, as the other is zero now: {listing(fresh)}")
         if plain := self._trained_plainly():
-            found.append(f"not covered, left as plain training leaves it: {listing(plain)}")
+            found.append(f"not covered, trained plainly: {listing(plain)}")
         if absent := self.bound.absent:
-            found.append(f"remembered, and not among the parameters given: {listing(absent)}")
+            found.append(f"in the memory but not among these parameters: {listing(absent)}")
         return found

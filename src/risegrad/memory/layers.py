@@ -267,7 +267,7 @@ def _uncovered(
         elif role.layer in tied:
             reason = tied[role.layer]
         else:
-            reason = "exempt" if role.layer in left else "not in a layer that is remembered"
+            reason = "exempt" if role.layer in left else "not in a layer of the memory"
         if reason:
             found[name] = reason
     return found

@@ -36,7 +36,7 @@ def table(memory: Memory, damping: float = DAMPING) -> str:
     rows = [_row(name, layer, damping) for name, layer in memory.items()]
     tail = [f"effective dimension at damping {damping:g}"]
     if memory.uncovered:
-        tail.append(f"not covered, left as plain training leaves it ({len(memory.uncovered)}):")
+        tail.append(f"not covered, trained plainly ({len(memory.uncovered)}):")
         tail += [f"  {name}: {reason}" for name, reason in memory.uncovered.items()]
     return "\n".join(map(_printable, [title, *text_columns([HEAD, *rows]), *tail]))
 

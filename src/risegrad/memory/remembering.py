@@ -268,7 +268,7 @@ def _check_reached(watched: Mapping[str, Watched], of: Of) -> dict[str, str]:
         )
     unused |= dict.fromkeys(still, "the features do not depend on it")
     unused |= {
-        name: f"{type(w.layer.base).__name__} computes something else than "
+        name: f"{type(w.layer.base).__name__} computes something other than "
         + ("n(x) w + b" if w.layer.kind == "norm" else "W a + b")
         for name, w in watched.items()
         if w.plain is False

@@ -216,14 +216,14 @@ def lora_variants(model: nn.Module) -> Adapters:
 
 
 def _variants_by_name(named: Collection[str]) -> Adapters:
-    """Those that names tell: DoRA has a vector of magnitudes. aLoRA has names like any LoRA."""
+    """Those that names reveal: DoRA has a vector of magnitudes. aLoRA has names like any LoRA."""
     layers = [role_of(name).layer for name in named]
     both = [layer.rsplit(f".{MAGNITUDE}.", 1) for layer in layers if f".{MAGNITUDE}." in layer]
     return {(layer, adapter) for layer, adapter in both}
 
 
-def not_told_by_names(model: nn.Module) -> list[str]:
-    """Trained matrices of variants that an attachment, which sees names alone, takes for LoRA."""
+def variants_named_like_lora(model: nn.Module) -> list[str]:
+    """Trained matrices of variants whose names look like LoRA's; an attachment sees only names."""
     named = named_parameters(model)
     hidden = lora_variants(model) - _variants_by_name(named)
     roles = {name: role_of(name) for name, tensor in named.items() if tensor.requires_grad}

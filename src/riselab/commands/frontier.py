@@ -1,4 +1,4 @@
-"""``rise frontier``: which method keeps most of what one's own model knows, at equal learning."""
+"""``rise frontier``: which method keeps most of what your model knows, at equal learning."""
 
 import argparse
 from collections.abc import Callable

@@ -3,7 +3,7 @@
 A file is a line with the SHA-256 of what follows, and then what ``torch.save`` wrote. It is written
 beside its final name and renamed, so a name always stands for a whole file; the checksum catches
 what happens to the file afterwards. The last two are kept: a damaged one costs one step back.
-A checkpoint says which settings and inputs it is of, and nothing else goes on from it.
+A checkpoint names its settings and inputs, and only a run with the same ones continues from it.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class OwnProblem:
     """
 
     model: nn.Module
-    """The model as it is before training; parameters that require gradients are trained."""
+    """The model before training; its parameters that require gradients are trained."""
     keep: Sequence[Any]
     """Batches of what must be kept; never trained on, a memory is made from them."""
     new: Sequence[Any]
@@ -79,8 +79,8 @@ GIVEN = "given:"
 _given: dict[str, ProblemMaker] = {}
 
 
-def name_of(make: ProblemMaker) -> str:
-    """A name for a function of this process, by which ``maker`` finds it: its name and content."""
+def problem_name(make: ProblemMaker) -> str:
+    """A name, with a hash of its content, by which ``problem_maker`` finds the function."""
     content = hashlib.sha256(_source(make)).hexdigest()[:16]
     name = f"{GIVEN}{getattr(make, '__name__', 'function')}-{content}"
     _given[name] = make
@@ -101,8 +101,8 @@ def _compiled(code: CodeType) -> bytes:
     return b"\0".join([code.co_code, repr(code.co_names).encode(), *inner])
 
 
-def maker(name: str) -> ProblemMaker:
-    """The function of this name: ``module:function``, or one that ``name_of`` was asked about."""
+def problem_maker(name: str) -> ProblemMaker:
+    """The function of this name: ``module:function``, or one that ``problem_name`` registered."""
     if name.startswith(GIVEN):
         if name not in _given:
             raise ValueError(f"{name!r} is a function of another process; pass it again")
@@ -122,9 +122,9 @@ def maker(name: str) -> ProblemMaker:
     return make
 
 
-def made(name: str, seed: int) -> OwnProblem:
+def made_problem(name: str, seed: int) -> OwnProblem:
     """The problem with this seed; an error says what the function gave instead."""
-    found = maker(name)(seed)
+    found = problem_maker(name)(seed)
     if not isinstance(found, OwnProblem):
         raise TypeError(f"{name} must return an OwnProblem, got {type(found).__name__}")
     return found
@@ -180,7 +180,7 @@ class OwnHost(Host):
     """All parameters of the model that require gradients are one group."""
 
     name = "own-model"
-    summary = "a model of one's own, by a function that makes it with its data"
+    summary = "your own model, by a function that makes it with its data"
     masks_classes = False
     joins_examples = False
     scores_ahead = True
@@ -276,7 +276,7 @@ class OwnRun(Run):
         """The file of the function's module, where it is one."""
         if self.stream.problem.startswith(GIVEN):
             return {}
-        module = sys.modules.get(maker(self.stream.problem).__module__)
+        module = sys.modules.get(problem_maker(self.stream.problem).__module__)
         file = getattr(module, "__file__", None)
         return {"stream.problem.module": Local(file)} if file else {}
 
@@ -294,7 +294,7 @@ class OwnDomain(HostDomain[OwnRun]):
         return settings
 
     def missing(self, settings: OwnRun, known: Known) -> list[str]:
-        return complaint(lambda: made(settings.stream.problem, settings.seed))
+        return complaint(lambda: made_problem(settings.stream.problem, settings.seed))
 
     def estimate(self, settings: OwnRun) -> dict[str, Any]:
         """Batches, and how many pass forward and backward while learning."""
@@ -313,7 +313,7 @@ class OwnDomain(HostDomain[OwnRun]):
 
     def host(self, settings: OwnRun, devices: Devices) -> OwnHost:
         rule = settings.rule if settings.rule.name else Rule(OwnHost.default_rule)
-        problem = made(settings.stream.problem, settings.seed)
+        problem = made_problem(settings.stream.problem, settings.seed)
         return OwnHost(problem, rule, settings.adapter, devices)
 
     def summarize(self, settings: OwnRun, matrix: Matrix, union: list[float]) -> metrics.Summary:

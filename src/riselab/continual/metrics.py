@@ -3,7 +3,7 @@
 ``A[t][i]`` is the accuracy on task ``i`` after session ``t``, counted from 0, with ``T`` tasks.
 Entries that a metric does not use (usually those above the diagonal) may be NaN, None or absent.
 ``union[t]`` is the accuracy after session ``t`` on the test data of all tasks seen so far.
-Percent or fractions, as long as it is one of them; a number outside [0, 100] is an error.
+Use percent or fractions, not both; a number outside [0, 100] is an error.
 
 The first ``known`` tasks may be known from the start: they are never trained, and their rows are
 the scores before any training. What is learned is then counted over the other tasks only.

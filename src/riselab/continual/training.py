@@ -51,8 +51,8 @@ class Loop(Checked):
     accumulate: PositiveInt = 1
     """Parts in which a batch goes through the model, whose activations then take less memory."""
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
-    """``bfloat16`` computes under autocast; parameters, and what ``zo`` evaluates, stay float32.
-    ``tf32`` rounds what goes into matrix products on CUDA; elsewhere it is ``float32``."""
+    """``bfloat16`` computes under autocast; parameters and the losses of ``zo`` stay float32.
+    ``tf32`` rounds inputs of matrix products on CUDA; on other devices it means ``float32``."""
     compile: bool = False
     """Compile the frozen backbone with ``torch.compile``."""
     cache: Literal["auto", "never"] = "auto"
@@ -61,15 +61,15 @@ class Loop(Checked):
     """How all groups train in the first session, by plain first-order steps, so that methods with
     other rates and rules start from one model; ``epochs = 0``: as in the others."""
     score_on: Literal["test", "validation"] = "test"
-    """Which examples the scores come from."""
+    """The examples for scores."""
     interpolate: tuple[Share, ...] = ()
-    """Also score, after the stream, the weights this share of the way from where training began to
-    where it ended: what going back would keep, at the cost of scoring alone."""
+    """After the stream, also score the weights at these shares of the way from the beginning of
+    training to its end. It costs only the scoring."""
     checkpoint_seconds: NonNegative = field(default=60.0, metadata=APART)
     """Shortest time between two checkpoints within a session; one follows every session anyway."""
     keep_weights: bool = field(default=False, metadata=APART)
-    """Keep what was trained in the run's folder ``weights``: LoRA as PEFT loads it, a whole network
-    as timm or transformers loads it, and the host's state in any case."""
+    """Save the trained weights in the run's folder ``weights``: LoRA in PEFT's form, a whole
+    network in that of timm or transformers, and always the host's state."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -294,7 +294,7 @@ class File(Sections):
     ``--on-cpu`` is given."""
     seeds: tuple[int, ...] = (0,)
     sweep: Table = field(default_factory=dict)
-    """Of every row that has none of its own."""
+    """For every row without a sweep."""
     select: str = ""
     """By what one point of each sweep is chosen for the report; without it all are reported."""
     diagnosis: Table = field(default_factory=dict)

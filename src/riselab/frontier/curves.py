@@ -188,8 +188,8 @@ class Curve:
     def _neighbours(self, level: float) -> tuple[SweepSetting, SweepSetting]:
         places = [setting.learned for setting in self.front]
         if not places or not places[0] <= level <= places[-1]:
-            words = f"only from {places[0]:.4g} to {places[-1]:.4g}" if places else "no points"
-            raise ValueError(f"the curve of {self.name!r} has {words} (learned), got {level:.4g}")
+            ends = f"{places[0]:.4g} to {places[-1]:.4g}" if places else "nothing"
+            raise ValueError(f"the curve of {self.name!r} covers {ends} (learned), got {level:.4g}")
         if len(places) == 1:
             return self.front[0], self.front[0]
         after = max(1, next(i for i, place in enumerate(places) if place >= level))

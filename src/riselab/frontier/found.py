@@ -358,7 +358,7 @@ def settings_table(found: FoundFrontier) -> Table:
         sections.append(Section(curve.name, tuple(lines)))
     columns = (
         Column("Learned", better=1, explanation="score on new data after training, in percent"),
-        Column("Forgotten", better=-1, explanation="what was lost of what must be kept, in points"),
+        Column("Forgotten", better=-1, explanation="what was lost on the data to keep, in points"),
         Column("At the end", better=1, explanation="all that is scored at the end, in percent"),
     )
     caption = "Every setting: mean ± standard deviation over seeds"

@@ -33,7 +33,7 @@ from riselab.records.record import read_record
 from riselab.running import workload
 from riselab.running.display import duration
 from riselab.running.folder import RECORD, State, error_text, look, placed
-from riselab.running.plan import fetch, preflight, told
+from riselab.running.plan import fetch, missing_message, preflight
 from riselab.running.worker import DONE, execute, order_for
 
 
@@ -247,7 +247,7 @@ class FrontierGrid:
         todo = [cell for cell in self.cells if not self._ended(cell)]
         work = workload.load()
         if todo and (missing := preflight(todo, work, self.out, 1).missing or fetch(todo, work)):
-            raise RuntimeError(told(missing, len(todo)))
+            raise RuntimeError(missing_message(missing, len(todo)))
 
     def _fit(self) -> None:
         """Less of each run where the wanted ones would take too long; kept, so that runs fit."""

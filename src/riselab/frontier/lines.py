@@ -25,7 +25,7 @@ def code_of(run: Record, share: str = "") -> CodeBlock:
 
 
 def _plain(config: Mapping[str, Any]) -> Iterator[str]:
-    """What stands around a loop of one's own."""
+    """The lines around your own training loop."""
     budget, rule = config["adapter"], config["rule"]
     momentum = f", momentum={budget['momentum']}" if budget["optimizer"] == "sgd" else ""
     settings = f"lr={budget['lr']}{momentum}, weight_decay={budget['weight_decay']}"
@@ -44,7 +44,7 @@ def _plain(config: Mapping[str, Any]) -> Iterator[str]:
         yield f'risegrad.attach(optimizer, shaper, params=model.named_parameters(), on="{on}")'
     elif rule["name"] != "fo" or config["additions"]:
         had = {"rule": {"name": rule["name"]}, "additions": config["additions"]}
-        yield f"# Only the lab has the rest of it: {json.dumps(had)}"
+        yield f"# Only the lab can do the rest: {json.dumps(had)}"
     if budget["clip"]:
         clip = f"torch.nn.utils.clip_grad_norm_(model.parameters(), {budget['clip']})"
         yield f"{clip}  # before optimizer.step()"

@@ -42,7 +42,7 @@ class FrontierMethod:
     """where LoRA needs others"""
     reference: bool = False
     of: str = ""
-    """the method from whose runs it is read, where it has none of its own"""
+    """the method whose runs it uses, if it has none itself"""
 
     @property
     def remembers(self) -> bool:
@@ -365,13 +365,13 @@ def _own(
     new: Sequence[str],
     settings: FrontierSettings,
 ) -> FrontierProblem:
-    from riselab.continual.custom import maker, name_of
+    from riselab.continual.custom import problem_maker, problem_name
 
     _check_not_full(model, settings)
     if keep or new:
         raise ValueError("a function makes its own data: keep and new must be left out")
-    name = name_of(model) if callable(model) else model
-    maker(name)
+    name = problem_name(model) if callable(model) else model
+    problem_maker(name)
     sections = {
         "stream": {"problem": name},
         "host": {"name": "own-model"},
@@ -381,4 +381,4 @@ def _own(
         },
     }  # fmt: skip
     shown = getattr(model, "__name__", model)
-    return FrontierProblem(f"{shown}: what is left of what must be kept?", "own", sections)
+    return FrontierProblem(f"{shown}: how much does it forget?", "own", sections)

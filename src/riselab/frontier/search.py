@@ -1,4 +1,4 @@
-"""``risegrad.frontier``: what one's own model forgets at each amount of learning."""
+"""``risegrad.frontier``: what your model forgets at each amount of learning."""
 
 from __future__ import annotations
 

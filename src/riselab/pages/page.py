@@ -36,7 +36,7 @@ class ChartFigure:
     """of its file; letters, digits and hyphens are kept"""
     title: str
     words: str
-    """what a screen reader is told"""
+    """the text for screen readers"""
     chart: AnyChart
     table: Table
     note: str = ""

@@ -57,7 +57,7 @@ Percentages = tuple[Percent | None, ...]
 
 @dataclass(frozen=True)
 class PaperCell:
-    """Which figure of the paper a row stands beside."""
+    """The number of the paper to compare a row with."""
 
     table: str
     """number of the table in the paper"""
@@ -69,30 +69,30 @@ class PaperCell:
 
 @dataclass(frozen=True)
 class TableRow:
-    """Where a run stands in a table; runs with the same experiment and label share a row."""
+    """The place of a run in a table; runs with the same experiment and label share a row."""
 
     label: Annotated[str, NotBlank()]
-    """which row of the table; runs with the same experiment and label, differing in the seed only,
-    form one"""
+    """the row of the table; runs with the same experiment and label form one row and differ only
+    in the seed"""
     section: str = ""
     """heading above the row, may be empty"""
     paper: PaperCell | None = None
-    """the cell of the paper to stand beside, or null; see below"""
+    """the cell of the paper to compare with, or null; see below"""
     baseline: bool = False
     """whether other rows (of the same section, if it has one) are compared with this one"""
     order: Whole = 0
     """the row's place in its experiment file"""
     why: str = ""
-    """the reason, where the row trains otherwise than the others; may be empty"""
+    """the reason if the row trains in another way than the others; may be empty"""
     method: str = ""
-    """of a [sweep](lab.md#sweeps): what all its settings are called together"""
+    """in a [sweep](lab.md#sweeps): the name of all its settings together"""
     swept: str = ""
-    """of a sweep: the run's own setting, such as `lr=0.001`"""
+    """in a sweep: the setting of this run, such as `lr=0.001`"""
     decides: str = ""
-    """of a run that only helps to [choose a setting](lab.md#choosing-on-validation-data): by what,
+    """in a run that only helps to [choose a setting](lab.md#choosing-on-validation-data): by what,
     such as `validation:avg`. It is not reported as a result"""
     chosen_by: str = ""
-    """of a run at a chosen setting: by what it was chosen"""
+    """in a run at a chosen setting: by what it was chosen"""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class TaskRecord:
     test: Whole = 0
     """number of test examples"""
     answers: Whole = 0
-    """of a model of one's own: how many answers its score counts, where `test` counts batches"""
+    """for your own model: how many answers its score counts, if `test` counts batches"""
     known: bool = False
     """whether it was known from the start: scored, never trained"""
 
@@ -146,7 +146,7 @@ class ScoreRecord:
 
 @dataclass(frozen=True)
 class LinePoint:
-    """Weights on the line from where training began to where it ended."""
+    """Weights on the line from the beginning of training to its end."""
 
     scores: Mapping[str, Percentages]
     """by name of the score: one percentage per task"""
@@ -163,7 +163,7 @@ class Loss:
     epoch: Whole
     """counted from 0 within the task"""
     loss: Number | None = None
-    """null where it was not a number"""
+    """null if it was not a number"""
 
 
 @dataclass(frozen=True)
@@ -180,21 +180,21 @@ class Result:
     """numbers, null where undefined (forgetting with one task); [Metrics](metrics.md) has the
     definitions"""
     before: Mapping[str, Percentages] = field(default_factory=dict)
-    """by name of the score: one percentage per task before the first session. Absent or empty where
-    it was not measured"""
+    """by name of the score: one percentage per task before the first session. Absent or empty if it
+    was not measured"""
     line: tuple[LinePoint, ...] = ()
-    """what weights between start and end of training score, where `loop.interpolate` asks for it"""
+    """scores of weights between start and end of training, if `loop.interpolate` asks for them"""
     losses: tuple[Loss, ...] = ()
     """mean training loss per task and epoch"""
     trainable: Mapping[str, Whole] = field(default_factory=dict)
     """trained parameters by kind"""
     memory_bytes: tuple[Whole, ...] = ()
-    """of a run that remembers what is to be kept: bytes of its memory after each session"""
+    """in a run with a memory: bytes of the memory after each session"""
     data_bytes: tuple[Whole, ...] = ()
-    """of such a run: bytes of the examples that its memory stands for, as they are read: one for
-    each colour of a pixel, UTF-8 of a text"""
+    """in such a run: bytes of the examples that its memory replaces: one for each colour of a
+    pixel, UTF-8 of a text"""
     notes: tuple[str, ...] = ()
-    """what a reader of the numbers should know"""
+    """remarks for readers of the numbers"""
 
     def __post_init__(self) -> None:
         count = len(self.tasks)
@@ -219,7 +219,7 @@ class Seconds:
     score: Numbers = ()
     """of scoring, per task"""
     remember: Numbers = ()
-    """of making the memory of each session, where there is one (part of its training)"""
+    """of making the memory of each session, if there is one (part of its training)"""
     total: Number | None = None
     """of the whole run"""
 
@@ -241,7 +241,7 @@ class Run:
     finished: str = ""
     """date and time, ISO 8601"""
     resumed: Whole = 0
-    """how often the run was interrupted and went on"""
+    """how often the run was interrupted and continued"""
     seconds: Seconds = Seconds()
     """of the whole run and its parts"""
     memory: PeakMemory = PeakMemory()
@@ -249,7 +249,7 @@ class Run:
     environment: Mapping[str, Any] = field(default_factory=dict)
     """Python, platform, device, threads and the versions of packages"""
     git: Mapping[str, Any] = field(default_factory=dict)
-    """commit of the source and whether it was changed since; empty where it is no checkout"""
+    """commit of the source and whether it was changed since; empty outside a checkout"""
     inputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """what the run read, by name and SHA-256, or hub name and commit"""
     plugins: Mapping[str, str] = field(default_factory=dict)
@@ -260,10 +260,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Identity:
-    """What the id is made of; ``docs/records.md`` says why."""
+    """The contents of the id; ``docs/records.md`` says why."""
 
     settings: Mapping[str, Any]
-    """the settings that are not the default, the seed included"""
+    """the settings that differ from the defaults, and the seed"""
     inputs: Mapping[str, Any]
     """what was read, by the setting that names it"""
 
@@ -275,11 +275,11 @@ class Record:
     id: str
     """SHA-256 of ``identity``; see above"""
     identity: Identity
-    """what the id is made of"""
+    """the contents of the id"""
     experiment: str
     """name of the experiment; rows of different experiments are never mixed"""
     row: TableRow
-    """where the run stands in a table"""
+    """the run's place in a table"""
     seed: Whole
     """at most 64 bits; rows are compared with the baseline at the same seed"""
     config: Mapping[str, Any]

@@ -88,7 +88,7 @@ def write_record(path: Path | str, content: dict[str, Any]) -> None:
 
 
 def rename_row(path: Path, row: Mapping[str, Any]) -> None:
-    """Let a record that can be read stand in another row; everything else stays as it is."""
+    """Move a readable record to another row; everything else stays."""
     content: dict[str, Any] = _load(path)
     if content["row"] != row:
         write_json(path, content | {"row": dict(row)})

@@ -1,7 +1,7 @@
 """The figures of the paper's Tables 1-3, in percent, as printed there.
 
-A record says which cell it stands beside by table, row and column (``docs/records.md``); ``find``
-looks that up. Rows of the same name in two sections are told apart by the section.
+A record names a cell by table, row and column (``docs/records.md``); ``find`` looks it up. The
+section distinguishes rows of the same name.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ def _rows(
     if differing:
         warnings.append(
             f"{experiment}: runs of the row {label!r} differ in {', '.join(differing)}, "
-            "not only in the seed; each configuration has a row of its own"
+            "not only in the seed; each configuration has its own row"
         )
     return [
         _row(

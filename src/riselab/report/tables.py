@@ -354,7 +354,7 @@ def choice_table(experiment: ReportedExperiment) -> Table | None:
             Column("In words", text=True),
         ),
         by_section(lines),
-        ("These figures decide and are no results: none of them is from test data.",),
+        ("These scores decide the choice and are not results: none is from test data.",),
     )
 
 

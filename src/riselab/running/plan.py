@@ -93,7 +93,7 @@ def preflight(cells: Sequence[RunCell], work: Workload, out: Path, workers: int)
     return Preflight(tuple(lines), tuple(devices.values()), "cpu" in devices)
 
 
-def told(missing: Sequence[str], runs: int) -> str:
+def missing_message(missing: Sequence[str], runs: int) -> str:
     """What is missing as one message."""
     head = f"{runs} runs cannot start, something is missing"
     return "\n".join([f"{head}:", *(f"- {line}" for line in missing)])
@@ -283,7 +283,7 @@ def _start(schedule: Schedule, plan: RunPlan, out: Path, options: RunOptions) ->
     cells, work = list(schedule.queue), workload.load()
     found = _look(cells, plan, out, options)
     if missing := found.missing or fetch(cells, work):
-        raise MissingNeeds(told(missing, len(cells)))
+        raise MissingNeeds(missing_message(missing, len(cells)))
     if options.engine == "local" and found.places:
         schedule.watcher.say(f"{plural(len(cells), 'run')} to do on {' and '.join(found.places)}")
     engine = options.make_engine(plan.grid)
@@ -315,14 +315,14 @@ def check(plan: RunPlan, options: RunOptions) -> tuple[str, str]:
     found = _look(cells, plan, options.out, options)
     places = f" on {' and '.join(found.places)}" if found.places else ""
     text = f"{plural(len(plan.cells), 'run')}, {len(cells)} to do{places}"
-    return f"{text}\n{_pace(cells, found)}", told(
+    return f"{text}\n{_pace(cells, found)}", missing_message(
         found.missing, len(cells)
     ) if found.missing else ""
 
 
 def _pace(cells: Sequence[RunCell], found: Preflight) -> str:
     if set(found.missing) - {NO_GPU}:
-        return "how long they take can be said when nothing is missing"
+        return "the time can be estimated when nothing is missing"
     try:
         seconds = seconds_of(cells, workload.load())
     except Exception as error:  # such as a device whose memory is too small

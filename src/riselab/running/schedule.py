@@ -93,7 +93,7 @@ class Tally:
 
 
 class Watcher(Protocol):
-    """Who is told how the runs go."""
+    """Gets a report of every event of the runs."""
 
     def say(self, text: str) -> None:
         """Show one line of text."""

@@ -20,7 +20,7 @@ LONGEST = 500  # characters of a parameter that MLflow takes
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What a tracker is told about the run."""
+    """What a tracker learns about the run."""
 
     id: str
     experiment: str

@@ -101,7 +101,7 @@ def _equal_progress(panel: Axes, rows: Sequence[EqualProgress]) -> None:
 
 
 class Told(NamedTuple):
-    """How figure 7 draws a rule: its name stands beside the left end of its line in A (kit.points
+    """How figure 7 draws a rule: its name is at the left end of its line in A (kit.points
     above it), and in B at a place (parts of the panel), led to where its forgetting is ``level``.
     """
 

@@ -1,4 +1,4 @@
-"""From blind to informed: one step and many, for rules that are told a curvature to spare.
+"""From blind to informed: one step and many, for rules that know a curvature.
 
 An informed rule sees the gradient through ``P = (K + rho I)^(-1)``, ``K`` the curvature that it is
 told: the true one, its top eigenpairs, or a wrong one. In the coordinates ``P^(-1/2) theta`` it is
@@ -25,7 +25,7 @@ MOST_PAIRS = 8
 
 @dataclass(frozen=True)
 class Told:
-    """A rule and the curvature that it is told; a blind one is told none."""
+    """A rule and the curvature that it knows; a blind rule knows none."""
 
     name: str
     rule: RuleName

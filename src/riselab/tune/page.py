@@ -19,7 +19,7 @@ COLUMNS = (
     Column("NLL", better=-1, explanation="negative log-likelihood of a held-out answer, in nats"),
     Column("Drift", better=-1, explanation="nats per token that other answers have moved"),
     Column("Same", better=1, explanation="percent of other answers' likeliest tokens"),
-    Column("Seconds", explanation="of everything, measuring included"),
+    Column("Seconds", explanation="of everything, including measurements"),
 )
 QUESTION = "What was learned, and what is left of the answers to everyday questions?"
 

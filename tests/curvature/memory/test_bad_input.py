@@ -94,7 +94,7 @@ CASES = [
     (lambda: remembered(Scales()), ValueError, "nothing of the model is covered: .* got Scales"),
     (lambda: remembered(Silent()), ValueError,
      "no gradient reaches the output of layer inner: it runs without gradients"),
-    (lambda: remembered(Apart()), ValueError, "no gradient reaches any layer to be remembered"),
+    (lambda: remembered(Apart()), ValueError, "no gradient reaches any layer: the output"),
     (lambda: remembered(Apart(), of="layer", layers=["layer"], predict=lambda m, b: b[0]),
      ValueError, "of names a module that the model does not call"),
     (lambda: remembered(Silent(), exempt=["inner"], strict=True), ValueError,

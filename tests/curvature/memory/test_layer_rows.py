@@ -75,7 +75,7 @@ def test_other_maps_are_not_remembered(layer, x):
     model = nn.Sequential(layer, nn.Flatten(), nn.Linear(width, 3)).double()
     found = remember(model, x)
     assert list(found) == ["2"]
-    said = f"{type(layer).__name__} computes something else than"
+    said = f"{type(layer).__name__} computes something other than"
     assert said in found.uncovered["0.weight"]
     with pytest.raises(ValueError, match=rf"strict: 0 \({said}"):
         remember(model, x, strict=True)

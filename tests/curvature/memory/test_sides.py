@@ -19,7 +19,7 @@ from curvature.memory.subjects import (
 )
 from references import assert_close
 from risegrad.memory.layers import PAIR, named_parameters, role_of
-from risegrad.memory.sides import Bound, not_told_by_names
+from risegrad.memory.sides import Bound, variants_named_like_lora
 
 Q = "encoder.block.0.layer.0.SelfAttention.q"
 
@@ -266,7 +266,7 @@ def test_variants_of_lora_are_covered_nowhere(variant):
     with pytest.raises(ValueError, match="covers no trained parameter of the model"):
         memory.bind(model)
     told = set() if "use_dora" in variant else pairs
-    assert set(not_told_by_names(model)) == told
+    assert set(variants_named_like_lora(model)) == told
 
 
 def test_a_variant_on_a_layer_leaves_the_plain_one_beside_it():

@@ -91,9 +91,7 @@ def test_nothing_is_said_outside_the_common_range():
     assert (found.level, found.difference, found.verdict) == (None, None, "no common range")
     inside = Frontier(line("FO", 0.5) + line("x", 0.1), ["FO"]).compare("x", 45)
     assert inside.verdict == "no common range"
-    with pytest.raises(
-        ValueError, match=r"curve of 'FO' can be read from 10 to 40 \(learned\), got 45"
-    ):
+    with pytest.raises(ValueError, match=r"curve of 'FO' covers 10 to 40 \(learned\), got 45"):
         curves(line("FO", 0.5))["FO"].forgotten_at(45)
 
 

@@ -114,7 +114,7 @@ def test_mistakes(root, tmp_path):
     model, new, old = (str(root / name) for name in ("model", "letters.jsonl", "old.jsonl"))
     (tmp_path / "letters.jsonl").write_text((root / "letters.jsonl").read_text())
     trains = FrontierSettings(changes=("model.trains=osf",))
-    with pytest.raises(ValueError, match=r"model\.trains cannot be set: it is full"):
+    with pytest.raises(ValueError, match=r"model\.trains cannot be set: use full"):
         problem_of(model, ["dreams"], [new], trains)
     for keep, learned, message in (
         (["dreams", old], [new], "keep must be 'dreams' alone or files of chats, got both"),

@@ -67,7 +67,7 @@ def test_full_where_it_says_nothing_or_the_opposite(tmp_path, texts):
     with pytest.raises(ValueError, match=message):
         problem_of(own_problems.problem, [], [], full)
     model, keep, new = str(save_model(tmp_path / "model")), texts[:1], texts[1:]
-    with pytest.raises(ValueError, match=r"model\.trains cannot be set: it is full"):
+    with pytest.raises(ValueError, match=r"model\.trains cannot be set: use full"):
         problem_of(model, keep, new, FrontierSettings(changes=("model.trains=all",)))
     rank = replace(full, changes=("model.rank=16",), methods=("adamw",), out=str(tmp_path / "out"))
     grid = FrontierGrid(problem_of(model, keep, new, rank), rank)

@@ -17,7 +17,7 @@ from lab.frontier import own_problems
 from riselab.cli import main
 from riselab.continual import runs
 from riselab.continual.chat.settings import RULES as CHAT_RULES
-from riselab.continual.custom import name_of
+from riselab.continual.custom import problem_name
 from riselab.continual.rules import RULES
 from riselab.frontier.found import FoundFrontier
 from riselab.frontier.grid import FrontierGrid
@@ -247,10 +247,10 @@ def test_a_function_that_gives_something_else(tmp_path):
 def test_a_function_is_known_by_what_it_does():
     """Also where it has no file, as in an interpreter; an address would change with every start."""
     texts = ("lambda seed: [0]", "lambda seed: [1]")
-    first, other = (name_of(eval(text)) for text in texts)
-    assert first == name_of(eval(texts[0]))
+    first, other = (problem_name(eval(text)) for text in texts)
+    assert first == problem_name(eval(texts[0]))
     assert first != other
-    assert name_of(own_problems.problem) != name_of(own_problems.stuck)
+    assert problem_name(own_problems.problem) != problem_name(own_problems.stuck)
 
 
 def test_the_code_of_the_guide_runs(tmp_path, monkeypatch, capsys):

@@ -234,7 +234,7 @@ def matched_norm(t: Totals, adaptive: bool) -> str:
     if not is_clear(t.gap):
         return (
             f"{what}: RISE ({t.rise}) and FO ({t.fo}) do not differ beyond the error of the "
-            "estimate; more probes would tell."
+            "estimate; use more probes to decide."
         )
     if t.gap.value > 0:
         share = f" ({abs(t.gap.value / t.fo.value):.0%})" if t.fo.value > 0 else ""

@@ -42,22 +42,22 @@ Change = Literal["", "inputs", "outputs", "diagonal", "rotated"]
 
 @dataclass(frozen=True)
 class MemorySettings(Checked):
-    """What is remembered of each session, where a rule or an addition asks for it."""
+    """What a memory holds of each session, if a rule or an addition needs one."""
 
     of: Literal["predictions", "features"] = "predictions"
-    """Keep what the model says (among the session's classes), or the features it is said from."""
+    """Keep the predictions (among the session's classes), or the features behind them."""
     examples: PositiveInt = 256
-    """Training examples of each session that are looked at, all if there are fewer."""
+    """Training examples of each session to use, all if there are fewer."""
     rank: Count = 0
     """Eigenpairs kept of each factor; 0: all."""
     source: Literal["past", "incoming"] = "past"
-    """``incoming`` is a control: a memory of the task that is about to be learned instead."""
+    """``incoming`` is a control: a memory of the coming task instead of past ones."""
     change: Change = ""
     """For ablations: only the ``inputs`` or the ``outputs`` of each layer, only the ``diagonal`` of
     each factor, or the same spectra in random directions (``rotated``, a control)."""
 
     def unused(self, used: Collection[str] = ()) -> dict[str, str]:
-        """Settings away from their defaults that nothing in the run looks at, and why."""
+        """Settings that differ from their defaults and that nothing in the run uses, and why."""
         reason = "is used by the rules informed and informed-rise and by additions with a memory"
         return {
             field.name: f"{reason}; got {getattr(self, field.name)!r}"
@@ -286,7 +286,7 @@ class RetractSettings(AdditionSettings):
     strength: NonNegative = 1.0
     """What the old counts against the new: 0 keeps all of a session's change."""
     per: Literal["layer", "model"] = "layer"
-    """A share of its own for each layer, or one for all."""
+    """A separate share for each layer, or one for all."""
     summary: ClassVar[str] = "after a session, each layer goes back as far as a memory says"
 
     def make(self, seed: int) -> Retract:

@@ -112,7 +112,7 @@ class Ewc(Addition):
 
 
 def empirical_fisher(training: Training, refs: Sequence[Ref]) -> dict[str, Tensor]:
-    """The mean over examples of the squared gradient of each one's own loss, at its own label.
+    """The mean over examples of the squared gradient of one example's loss, at its label.
 
     The loss is the session's: over its own classes. It is not the square of a batch's gradient,
     which would shrink with the batch, and labels are not drawn from the model.

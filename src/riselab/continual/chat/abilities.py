@@ -1,6 +1,6 @@
 """What a chat model can do beside what it is tuned for: measured before, and compared after.
 
-``Abilities(model, tokenizer, folder)`` looks at the model as it is, and ``compare(model)`` says
+``Abilities(model, tokenizer, folder)`` measures the model now, and ``compare(model)`` says
 later what has changed. The folder has any of these files, a JSON object per line:
 
 ``instructions.jsonl.gz`` (``prompt``): the drift, ``KL(then || now)`` per token on the answers that
@@ -128,7 +128,7 @@ class Drift:
 
 @dataclass
 class Abilities:
-    """The abilities of ``model`` as it is when this is made, to be compared with later."""
+    """The abilities of ``model`` at this moment, to compare with later."""
 
     model: Any
     tokenizer: Any

@@ -102,7 +102,7 @@ def put(model: Any, values: dict[str, Tensor]) -> None:
 
 
 def old_chats(model: Any, tokenizer: Any, settings: ChatRun, count: int, seed: int) -> list[Chat]:
-    """Chats of the model as it is: its own, or its answers to real prompts."""
+    """Chats of the present model: its own, or its answers to real prompts."""
     prompts: list[str] = []
     if settings.rule.old == "prompts":
         prompts = instructions(settings.abilities.folder, settings.abilities)[1]

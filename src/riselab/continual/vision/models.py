@@ -233,7 +233,7 @@ def features(vit: Any, images: Tensor, adapters: nn.ModuleList | None = None) ->
     """The ViT's pooled features after its last norm, with an adapter beside every block if given.
 
     Beside a pre-norm block, with ``h`` the sum after attention: ``h + MLP(LN h) + adapter(h)``, so
-    the adapter sees ``h`` as it is, not normalized. The ViT itself is not changed by this.
+    the adapter sees ``h`` without normalization. The ViT itself does not change.
     """
     if isinstance(vit, FeatureModel):
         found: Tensor = vit(images)

@@ -58,7 +58,7 @@ def test_what_is_not_covered_is_trained_plainly_and_named(q: int | None, on: Any
     stepped(plain)
     assert torch.equal(model.shift, plain.shift)
     assert not torch.isclose(model.layer.weight, plain.layer.weight).all()
-    assert "not covered, left as plain training leaves it: shift" in str(handle)
+    assert "not covered, trained plainly: shift" in str(handle)
     assert handle.layout.names == ("layer.weight", "layer.bias")
 
 
@@ -73,7 +73,7 @@ def test_layers_that_the_model_does_not_have_are_named() -> None:
 
     longer = Longer()
     kept = risegrad.remember(longer, batches(), examples=16)
-    assert "remembered, and not among the parameters given: more" in str(
+    assert "in the memory but not among these parameters: more" in str(
         stepped(Odd(), Informed(kept))
     )
     assert "remembered, and not" not in str(stepped(longer, Informed(kept)))

@@ -44,7 +44,7 @@ class LabelEncoder(SeqLora):
     The score of a label is ``scale * cos(text, label)``, both means over tokens. The loss is over
     the session's own labels; so is the main score, for each task over its own. The side score is
     over all labels that were seen, and those of the task itself. With ``main = "stream_labels"``
-    the main score is over the labels of the whole stream, and ``accuracy`` stands beside it.
+    the main score is over the labels of the whole stream, and ``accuracy`` is the second.
     """
 
     name = "label-encoder"

@@ -41,7 +41,7 @@ class LanguageHost(Host):
     summary: ClassVar[str]
     main_score = "exact_match"
     side_score = "constrained"
-    """The second score, whose average, last and forgetting stand beside the main one's."""
+    """The second score; the record has its average, last and forgetting, too."""
     masks_classes = False
     trains_head: ClassVar[bool] = True
     """Whether an encoder gets a classifier that is trained beside it."""

@@ -86,7 +86,7 @@ def _source(settings: LanguageStreamSettings, name: str) -> TextSource | None:
 def _rows(
     settings: LanguageStreamSettings, task: TextTask, purpose: str, count: int
 ) -> Sequence[int]:
-    """Which rows of a dataset on the hub are used: as many as the benchmark has, unless told."""
+    """The rows of a dataset on the hub to use: by default as many as the benchmark has."""
     size, key = _sizes(settings, task)[purpose], _key(settings, task, PURPOSES[purpose])
     picked = chosen(np.arange(count), size, *key)[0] if 0 < size < count else np.arange(count)
     return [int(row) for row in picked]

@@ -152,7 +152,7 @@ Choose = Callable[[str, int], Sequence[int]]
 
 
 def own_dataset(own: OwnTextTask) -> HubTask:
-    """A dataset of one's own, by its columns."""
+    """Your own dataset, by its columns."""
     return HubTask(
         own.hub,
         own.labels,

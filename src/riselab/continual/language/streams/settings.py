@@ -191,7 +191,7 @@ class LanguageStreamSettings(Checked):
     data: str = ""
     """The folder; with ``hub``, nothing."""
     own: Mapping[str, OwnTextTask] = field(default_factory=dict, hash=False)
-    """By the name that stands in ``tasks``: tasks of one's own, a table each (``stream.own``)."""
+    """Your own tasks, a table each (``stream.own``), by their names in ``tasks``."""
     train_size: Count = 0
     """Training examples per task, before validation is carved out of them; 0: all of them, with
     ``hub`` as many as the benchmark has."""
@@ -232,7 +232,7 @@ class LanguageStreamSettings(Checked):
         return self.tasks or ORDERS[self.name]
 
     def task(self, name: str) -> TextTask:
-        """One of the pool, one's own, or a folder: what texts are about, with its own labels."""
+        """A task of the pool, your own, or a folder, with its labels."""
         own = self.own.get(name)
         if own is not None:
             return TextTask(name, "TC", own.labels, 0, 0, own.instruction or None)

@@ -39,8 +39,8 @@ OWN = "own"
 class ImageStreamSettings(Checked):
     """Where the images come from, how classes become sessions, and how an image is shown.
 
-    Every field is a string, a number, a bool or a tuple of numbers, so that TOML can say it; 0 and
-    "" stand for "all" and "not given".
+    Every field is a string, a number, a bool or a tuple of numbers, as in TOML; 0 and
+    "" mean "all" and "not set".
     """
 
     name: str = "custom"
@@ -55,19 +55,19 @@ class ImageStreamSettings(Checked):
     download: bool = field(default=False, metadata=APART)
     """Whether "cifar100" may be downloaded into ``data``."""
     image_column: str = ""
-    """"hub" only: the column of the images; "" finds it where there is one only."""
+    """"hub" only: the column of the images; "" finds it if there is only one."""
     label_column: str = ""
-    """"hub" only: the column of the labels; "" finds it where there is one only."""
+    """"hub" only: the column of the labels; "" finds it if there is only one."""
     test_fraction: Annotated[float, Limits(above=0, below=1)] = 0.2
-    """The share of each class kept for testing where the source has no split of its own."""
+    """The share of each class for testing if the source has no split."""
 
     kind: Literal["classes", "domains"] = "classes"
-    """"classes" (every session has new ones) or "domains" (every session has all of them, and its
-    images are those of one of ``turns``, ``permutations`` or ``noises``, or of "sessions")."""
+    """"classes" (every session has new ones) or "domains" (every session has all of them, in
+    another domain: by ``turns``, ``permutations`` or ``noises``, or from "sessions")."""
     turns: tuple[Annotated[int, Limits(at_least=-360)], ...] = ()
     """"domains" only: degrees by which images are turned, counter-clockwise; a session each."""
     permutations: tuple[Count, ...] = ()
-    """"domains" only: seeds of the order of the pixels; 0 leaves them as they are."""
+    """"domains" only: seeds of the order of the pixels; 0 does not change it."""
     noises: tuple[Count, ...] = ()
     """"domains" only: standard deviations of the noise, in gray levels of 255; by ``split_seed``.
     """
@@ -78,15 +78,15 @@ class ImageStreamSettings(Checked):
     base: Count = 0
     """Classes of the first session; 0: as many as ``increment``."""
     increment: PositiveInt = 10
-    """Classes of every later session; the last one has what is left, which may be fewer."""
+    """Classes of every later session; the last one has the rest, which may be fewer."""
     class_order: Literal["seed", "natural", "given"] = "seed"
     """"seed" (shuffled by ``order_seed``), "natural" (0, 1, ...) or "given" (``given_order``)."""
     order_seed: Seed32 = PUBLISHED_SEED
-    """The seed of the class order, and of nothing else; 1993 gives the published one."""
+    """The seed of the class order only; 1993 draws the published order."""
     given_order: tuple[int, ...] = ()
-    """"given" only: the class ids in their order; classes that it leaves out are not used."""
+    """"given" only: the class ids in their order; other classes are not used."""
     classes: Count = 0
-    """How many classes to use, from the beginning of the order; 0: all."""
+    """Use only the first so many classes of the order; 0: all."""
 
     train_per_class: Count = 0
     """At most so many training images per class, validation included, chosen by ``split_seed``; 0:
@@ -96,8 +96,7 @@ class ImageStreamSettings(Checked):
     validation: Share = 0.0
     """The share of the training images of each class set aside for validation."""
     split_seed: Seed32 = 0
-    """The seed of ``train_per_class``, ``test_per_class``, ``validation``, ``noises``; of nothing
-    else."""
+    """The seed of ``train_per_class``, ``test_per_class``, ``validation`` and ``noises`` only."""
 
     image_size: PositiveInt = 224
     """Height and width of the images that the model sees."""
