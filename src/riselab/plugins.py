@@ -1,8 +1,8 @@
-"""The one register of everything that an experiment file can name: ours, and that of plugins.
+"""The register of everything that an experiment file can name, built-in or from plugins.
 
 A plugin is a module that calls the functions below, mostly as decorators: ``host``, ``rule``,
 ``stream``, ``addition``, ``model`` and ``tracker``. It comes in by an entry point of the group
-``riselab.plugins``, or by name: ``rise run --plugin my.module`` or ``--plugin my_file.py``. What
+``risegrad.plugins``, or by name: ``rise run --plugin my.module`` or ``--plugin my_file.py``. What
 the package brings along stands in the same registers.
 
 >>> rules = Register("rule")
@@ -84,7 +84,7 @@ class Register(Mapping[str, T]):
         return self._entries[name].origin
 
     def lines(self) -> dict[str, str]:
-        """The summaries by name; behind those of a plugin stands which it is."""
+        """The summaries by name; those from a plugin also name it."""
         return {
             name: f"{one.summary} [{one.origin}]" if one.origin != OURS else one.summary
             for name, one in self._entries.items()

@@ -1,4 +1,4 @@
-"""What a search found: its curves, the best setting, and what must be said plainly."""
+"""The result of a search: its curves, the best setting, and warnings."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class FoundFrontier:
 
     @cached_property
     def winner(self) -> BestSetting:
-        """The method that clearly forgets less at equal learning (of one seed: that does so), at
+        """The method that clearly forgets less at equal learning (with one seed: that does so), at
         its best end; else the best of the references: nothing else was worth its lines."""
         clear = [f.method for f in self.frontier.comparisons if _ahead(f)]
         names = clear[:1] or self.frontier.references
@@ -370,7 +370,7 @@ def _equal(found: FoundFrontier) -> Table | None:
 
 
 def page(found: FoundFrontier) -> Page:
-    """One sentence, one figure, one table, and the lines to use what was best."""
+    """One sentence, one figure, one table, and the code for the best setting."""
     equal = _equal(found)
     blocks: list[Block] = [Paragraph(spelled(found), "note"), figure(found)]
     if found.remarks:

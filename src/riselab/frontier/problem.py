@@ -116,7 +116,7 @@ OUT = "out/frontier"
 
 @dataclass(frozen=True)
 class FrontierSettings(Checked):
-    """Time, methods and sizes of the grid; what takes too long is cut, and that is said."""
+    """Time, methods and sizes of the grid; the search says what it left out for lack of time."""
 
     minutes: Positive = 20.0
     """The time for all runs, those of an earlier and interrupted command included."""
@@ -163,7 +163,7 @@ SMALL = 32
 
 @dataclass(frozen=True)
 class FrontierProblem:
-    """What is kept and learned, and by which model; ``sections`` are those of an experiment."""
+    """The data to keep and to learn, and the model; ``sections`` are those of an experiment."""
 
     title: str
     domain: str

@@ -28,14 +28,14 @@ def frontier(
     settings: FrontierSettings | None = None,
     show: bool = True,
 ) -> FoundFrontier:
-    """Train ``model`` on ``new`` by several methods, and see what is left of ``keep``.
+    """Train ``model`` on ``new`` by several methods, and measure what it forgets of ``keep``.
 
     ``model`` is a transformers folder or hub name with chats or texts, ``"mlp"`` or a timm name
     with images, or a function (or its name, ``"module:function"``) that takes a seed and returns an
-    ``OwnProblem``, without ``keep`` and ``new``. Data are files of chats (``keep="dreams"`` stands
-    for everyday questions), folders of texts, ``.npz`` files or folders of images. With
-    ``full=True`` all weights of a language model train, and not a LoRA. Runs are kept in ``out``:
-    the same call goes on where it stopped. With ``show``, a line for each run is printed.
+    ``OwnProblem``, without ``keep`` and ``new``. Data are files of chats (``keep="dreams"`` means
+    everyday questions), folders of texts, ``.npz`` files or folders of images. With
+    ``full=True`` all weights of a language model train instead of a LoRA. Runs are stored in
+    ``out``: the same call continues where it stopped. ``show`` prints a line for each run.
     Everything else is in ``settings``.
     """
     check_extras()
