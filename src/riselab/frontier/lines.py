@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from risegrad.memory.remembering import SMALL
 from riselab.continual.rules import INFORMED, SHAPERS
 from riselab.pages.page import CodeBlock
 from riselab.records.fields import Record
@@ -21,30 +22,35 @@ OLD = {"dreams": "", "prompts": "old=kept_chats, "}
 def code_of(run: Record, share: str = "") -> CodeBlock:
     """The lines for a run; ``share``: how much of the way from the start is taken, if not all."""
     lines = _chat if run.config["domain"] == "chat" else _plain
-    return CodeBlock(TITLE, (*lines(run.config), *_back(share)), "python")
+    return CodeBlock(TITLE, (*lines(run), *_back(share)), "python")
 
 
-def _plain(config: Mapping[str, Any]) -> Iterator[str]:
-    """The lines around your own training loop."""
-    budget, rule = config["adapter"], config["rule"]
+def _plain(run: Record) -> Iterator[str]:
+    """What stands around a loop of one's own."""
+    budget, rule, memory = (run.config[part] for part in ("adapter", "rule", "memory"))
+    old = f"keep_batches, examples={memory['examples']}"
     momentum = f", momentum={budget['momentum']}" if budget["optimizer"] == "sgd" else ""
     settings = f"lr={budget['lr']}{momentum}, weight_decay={budget['weight_decay']}"
     kind = OPTIMIZERS[budget["optimizer"]]
     yield f"optimizer = torch.optim.{kind}(model.parameters(), {settings})"
     if rule["name"] == "keep":
-        yield f"keeper = risegrad.keep(model, optimizer, keep_batches, {_keeps(rule)})"
+        yield f"keeper = risegrad.keep(model, optimizer, {old}, {_keeps(rule)})"
     elif rule["name"] in (*SHAPERS, *INFORMED):
         informed = rule["name"] in INFORMED
         if informed:
-            rank = f", rank={config['memory']['rank']}" if config["memory"]["rank"] else ""
-            examples = config["memory"]["examples"]
-            yield f"memory = risegrad.remember(model, keep_batches, examples={examples}{rank})"
+            rank = f", rank={memory['rank']}" if memory["rank"] else ""
+            if not rank and max(run.result.memory_bytes, default=0) > SMALL:
+                rank = ", budget=2**40"  # all eigenpairs: by itself it keeps those of small models
+            yield f"memory = risegrad.remember(model, {old}{rank})"
         yield f"shaper = risegrad.{_shaper(rule)}"
         on = ("update" if budget["optimizer"] != "sgd" else "gradient") if informed else rule["on"]
         yield f'risegrad.attach(optimizer, shaper, params=model.named_parameters(), on="{on}")'
-    elif rule["name"] != "fo" or config["additions"]:
-        had = {"rule": {"name": rule["name"]}, "additions": config["additions"]}
-        yield f"# Only the lab can do the rest: {json.dumps(had)}"
+    elif rule["name"] != "fo" or run.config["additions"]:
+        had = {"rule": {"name": rule["name"]}, "additions": run.config["additions"]}
+        yield f"# Only the lab has the rest of it: {json.dumps(had)}"
+    if budget["schedule"] == "cosine" and budget["epochs"] > 1:
+        falls = f"torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, {budget['epochs']})"
+        yield f"schedule = {falls}  # schedule.step() after each epoch"
     if budget["clip"]:
         clip = f"torch.nn.utils.clip_grad_norm_(model.parameters(), {budget['clip']})"
         yield f"{clip}  # before optimizer.step()"
@@ -67,9 +73,9 @@ def _keeps(rule: Mapping[str, Any]) -> str:
     return f"damping={rule['damping']}, pull={rule['pull']}{budget}"
 
 
-def _chat(config: Mapping[str, Any]) -> Iterator[str]:
+def _chat(run: Record) -> Iterator[str]:
     """For TRL's trainer; what has no callback is said in words."""
-    budget, rule = config["adapter"], config["rule"]
+    budget, rule, loop = (run.config[part] for part in ("adapter", "rule", "loop"))
     old = f"{OLD[rule['old']]}examples={rule['examples']}"
     callbacks, words = "", ""
     if rule["name"] in ("keep", "distill", "informed"):
@@ -82,7 +88,7 @@ def _chat(config: Mapping[str, Any]) -> Iterator[str]:
         words = old_loss.get(rule["name"], f"only the lab has {json.dumps(dict(rule))}")
     yield (
         f"arguments = SFTConfig(learning_rate={budget['lr']}, max_steps={budget['steps']}, "
-        f"per_device_train_batch_size={config['loop']['batch']}, max_grad_norm={budget['clip']}, "
+        f"per_device_train_batch_size={loop['batch']}, max_grad_norm={budget['clip']}, "
         f'warmup_steps={round(budget["warmup"] * budget["steps"])}, lr_scheduler_type="linear")'
     )
     yield f"trainer = SFTTrainer(model, arguments, train_dataset=new_chats{callbacks})"

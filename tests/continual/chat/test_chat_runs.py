@@ -11,8 +11,10 @@ from continual.chat import tiny_chat
 from continual.chat.tiny_chat import config
 from riselab.cli import main
 from riselab.continual.chat.model import averaged_back, trainable, trained_parts
+from riselab.continual.chat.run import score
 from riselab.continual.chat.settings import ChatModelSettings, ChatStreamSettings
 from riselab.continual.chat.tasks import build_stream
+from riselab.continual.chat.texts import ChatTexts, answer_scores
 from riselab.continual.host import silent
 from riselab.continual.runs import estimate, needs, perform, read_config, seconds
 from riselab.records.record import read_records
@@ -141,6 +143,27 @@ def test_trained_weights_are_found_again_by_their_settings(root, tmp_path, monke
     assert half["metrics"]["drift"] < whole["metrics"]["drift"]
     run(root, tmp_path / "other", steps.append, adapter={"lr": 0.02})
     assert steps
+
+
+def test_the_model_as_it_comes_is_scored_once_for_all_its_runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("RISEGRAD_CACHE", str(tmp_path / "cache"))
+    tiny_chat.write_folders(tmp_path)
+    model, texts = tiny_chat.llama(), ChatTexts(tiny_chat.tokenizer())
+    batch = texts.batch([texts.chat(f"say {a}", "yes") for a in "abcdefnopqrs"])
+    optimizer = torch.optim.Adam(model.parameters(), 0.02)
+    for _ in range(60):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(*answer_scores(model, batch)).backward()
+        optimizer.step()
+    model.save_pretrained(tmp_path / "model")
+    scored = []
+    monkeypatch.setattr(
+        "riselab.continual.chat.run.score", lambda *given: scored.append(1) or score(*given)
+    )
+    for lr in (0.01, 0.02):
+        found = run(tmp_path, tmp_path / f"{lr}", adapter={"lr": lr})
+        assert found["before"] == {"exact_match": [50.0]}, "yes to all, right for one half"
+    assert len(scored) == 3, "before, and after each run"
 
 
 def test_choices_look_at_nothing_that_is_reported(root, tmp_path):

@@ -42,8 +42,9 @@ def test_by_the_command(root, tmp_path, capsys, keep):
     said = capsys.readouterr().out
     assert said.count(" nats per token (") == 8, "four methods at two rates"
     assert "Drift: how far other answers have moved" in said
-    assert "To use it: " in said
-    assert "SFTTrainer(model, arguments, train_dataset=new_chats" in said
+    assert "Before training: 0.0 % on new data." in said
+    assert "Nothing was learned: no setting is better than the untrained model (0.0 %)" in said
+    assert "To use it: " not in said, "two steps teach nothing, so no lines are worth copying"
     assert (tmp_path / "out" / "frontier.html").is_file()
     assert (tmp_path / "out" / "frontier.png").is_file()
     assert "learns letters: what is left of its other answers?" in (

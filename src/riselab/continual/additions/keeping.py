@@ -17,7 +17,6 @@ from torch.optim import Optimizer
 
 from risegrad.common.seeds import generator_for, seed_for
 from risegrad.common.settings import Count, NonNegative, Positive, PositiveInt
-from risegrad.curvature.batches import size_of
 from risegrad.keeping.answers import Answers
 from risegrad.keeping.examples import Group, KeepSettings, Kept, kept_of, taken
 from risegrad.keeping.keeper import Keeper
@@ -49,15 +48,14 @@ class Keeps(LooksBack):
 
     def end(self, training: Training) -> None:
         started = time.perf_counter()
-        batches = [*self.batches(training)]
         settings = KeepSettings(
-            examples=max(2, sum(map(size_of, batches))),
+            examples=max(2, self.settings.examples),
             damping=self.damping,
             seed=seed_for(self.seed, "keep", training.session.task) % 2**31,
         )
         look, settings = self._look(training, settings)
         with differentiable(training.session.parameters.values()):
-            memory, new = kept_of(look, batches, settings)
+            memory, new = kept_of(look, [*self.batches(training)], settings)
         if memory is not None and self.memory is not None:
             memory = grown(self.memory, training.session.module) + memory
         self.memory, self.kept = memory, new if self.kept is None else _both(self.kept, new)

@@ -170,7 +170,7 @@ class RunMemory(LooksBack):
                 self.batches(training),
                 predict=rows if predictions else None,
                 of="predictions" if predictions else rows,
-                examples=None,
+                examples=self.settings.examples,
                 # As many as the largest layer has: all of them.
                 rank=self.settings.rank or max(max(layer.sizes) for layer in layers.values()),
                 seed=seed_for(self.seed, "memory draws", session.task) % 2**31,
