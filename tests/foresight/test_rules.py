@@ -291,7 +291,7 @@ def test_tensors_are_cut_into_batches():
         (lambda: diagnose(3, [], []), TypeError, "model must be a torch module or a transformers"),
         (lambda: diagnose(network(), batches()), TypeError, "incoming must be batches of what is"),
         (lambda: diagnose(network(), (torch.ones(3, 4), torch.ones(2)), batches()), ValueError,
-         "inputs and target must have as many rows, got 3 and 2"),
+         "inputs and target must have equally many rows, got 3 and 2"),
         (lambda: Measurement(dampings=(0.3, 0.0)), ValueError, "damping must be"),
         (lambda: diagnose_operator(DenseOperator(torch.zeros(D, D), space()), torch.ones(D)),
          ValueError, "must have curvature along the plain step .*, got products that are zero"),

@@ -24,7 +24,8 @@ def result(
     names = history.scores[0]
     before = {name: [percent(*counts) for counts in row] for name, row in history.before.items()}
     found = all_metrics(matrix, union, summarize(matrix, union), stream.known)
-    if before:
+    # Of tasks that are not scored before they are learned, nothing is known.
+    if before and all(len(row) > task + 1 for task, row in enumerate(matrix[:-1])):
         transfer = metrics.forward_transfer(matrix, before[main_score], stream.known)
         found["forward_transfer"] = defined(transfer)
     return {

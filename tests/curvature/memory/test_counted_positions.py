@@ -90,7 +90,7 @@ def test_a_batch_of_which_nothing_counts_gives_nothing_and_decides_nothing():
     predict = choose_predict(model, silent, nn.CrossEntropyLoss())
     assert [len(part) for part in predict(model, silent)] == [0, 0]
     assert torch.equal(predict(model, telling)[1], tokens[:, 1:].flatten())
-    with pytest.raises(ValueError, match="historical batches must each have a label that counts"):
+    with pytest.raises(ValueError, match="batches must each have a label other than -100"):
         Objective(model, [telling, silent])
 
 

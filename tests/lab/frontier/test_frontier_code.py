@@ -138,7 +138,7 @@ def test_a_run_looks_at_so_many_examples_as_the_lines_say(tmp_path):
 
 def test_a_method_of_the_lab_alone_is_named_with_its_settings(own):
     (told,) = [line for line in setting_of(own, "ewc").code if line.startswith("#")]
-    assert told.startswith("# Only the lab can do the rest: ")
+    assert told.startswith("# Only the lab has the rest of it: ")
     had = json.loads(told.partition(": ")[2])
     assert had["additions"][0]["weight"] == 100.0
     assert had["rule"] == {"name": "fo"}

@@ -118,7 +118,7 @@ def test_nothing_learned_is_said(tmp_path):
 def test_one_seed_is_said(found):
     one = [run for run in found.records if run.seed == 0]
     alone = FoundFrontier(found.title, found.methods, one)
-    assert alone.sentence.startswith("One seed only")
+    assert alone.sentence.startswith("With one seed")
 
 
 def test_without_a_run_the_reason_is_told(found):

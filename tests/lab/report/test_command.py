@@ -107,7 +107,7 @@ def test_broken_files_are_named_and_the_others_reported(
     assert len(lines) == 2
     assert lines[0].startswith("rise report: warning: left out ")
     assert "cut.json: is not complete JSON" in lines[0]
-    assert "newer.json: has schema 9, newer than 2" in lines[1]
+    assert "newer.json: has schema 9; this version reads up to 2" in lines[1]
     for name in ("report.html", "report.md"):
         text = (tmp_path / name).read_text(encoding="utf-8")
         assert "cut.json: is not complete JSON" in text

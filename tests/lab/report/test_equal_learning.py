@@ -115,7 +115,7 @@ def test_one_seed_is_called_one_seed_and_not_noise(tmp_path: Path) -> None:
     records, _ = read_records([made_up.swept_study(tmp_path)])
     report = build([record for record in records if record.seed == 0])
     (chapter,) = report.chapters
-    assert chapter.headline.startswith("One seed only")
+    assert chapter.headline.startswith("With one seed")
     assert chapter.equal is not None
     lines = {line.label: line for section in chapter.equal.sections for line in section.lines}
     assert "not judged: one seed" in [cell and cell.text for cell in lines["gentle"].cells]
