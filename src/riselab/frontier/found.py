@@ -280,10 +280,11 @@ def _at_chance(run: Record) -> Iterator[str]:
 
 NAME = "frontier"
 WORDS = (
-    "Learned is the score on new data after training; forgotten is what was lost on the data that "
-    "must be kept, in points. A line joins the settings of one method from its smallest rate to "
-    "its largest."
+    "Learned is the score on new data after training; {}. A line joins the settings of one method "
+    "from its smallest rate to its largest."
 )
+LOST = "Forgotten", "what was lost of what must be kept, in points"
+MOVED = "Drift", "how far other answers have moved, in nats per token"
 MEASURES = (
     "New: the accuracy on new data right after training on them, in percent. Fgt: forgetting, the "
     "points that the data to keep lost until the end."
@@ -308,6 +309,7 @@ def figure(found: FoundFrontier) -> ChartFigure:
     """Forgetting against learning, a curve for each method."""
     curves = found.frontier.curves
     measures, axes = found.frontier.measures, CHAT_AXES if found.chat else AXES
+    words = WORDS.format(" is ".join(_lost(found)).lower())
     points = [_point(s, measures) for curve in curves.values() for s in curve.settings]
     bands = list(bands_of(found.frontier))
     several = SEVERAL if any(point.line for point in points) else ""
@@ -317,7 +319,7 @@ def figure(found: FoundFrontier) -> ChartFigure:
         f"Forgetting against learning for {plural(len(curves), 'method')}. {BETTER}",
         frontier(points, Palette(curves), bands, axes, ratios=found.chat),
         settings_table(found),
-        f"{BETTER} {WORDS}{several} {DEVIATION}{BAND if bands else ''}",
+        f"{BETTER} {words}{several} {DEVIATION}{BAND if bands else ''}",
     )
 
 
@@ -346,7 +348,7 @@ def _cell(setting: SweepSetting, of: str, measures: Measures) -> TableCell | Non
 
 def settings_table(found: FoundFrontier) -> Table:
     """Every setting: what it learned and forgot, and what is known at the end."""
-    sections, measures = [], found.frontier.measures
+    sections, measures, (name, meaning) = [], found.frontier.measures, _lost(found)
     for curve in found.frontier.curves.values():
         lines = (
             Line(
@@ -358,11 +360,15 @@ def settings_table(found: FoundFrontier) -> Table:
         sections.append(Section(curve.name, tuple(lines)))
     columns = (
         Column("Learned", better=1, explanation="score on new data after training, in percent"),
-        Column("Forgotten", better=-1, explanation="what was lost on the data to keep, in points"),
+        Column(name, better=-1, explanation=meaning),
         Column("At the end", better=1, explanation="all that is scored at the end, in percent"),
     )
     caption = "Every setting: mean ± standard deviation over seeds"
     return Table(caption, "Setting", columns, tuple(sections))
+
+
+def _lost(found: FoundFrontier) -> tuple[str, str]:
+    return MOVED if found.chat else LOST
 
 
 def _equal(found: FoundFrontier) -> Table | None:

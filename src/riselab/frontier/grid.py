@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from risegrad.common.files import output_folder, write_json
 from risegrad.common.seal import digest
 from riselab.continual import runs
+from riselab.continual.chat.settings import USES
 from riselab.experiments.cells import RunCell, expand
 from riselab.experiments.file import Experiment, RowTable
 from riselab.frontier.curves import NATS
@@ -172,6 +173,10 @@ class FrontierGrid:
             if self.problem.domain == "chat":
                 kept = {"folder": str(folder / KEPT)}
                 self.sections["abilities"] = self.sections["abilities"] | kept
+                # An experiment refuses settings that none of its rules looks at.
+                used = {name for m in self.methods.values() for name in USES[m.rule["name"]]}
+                rule = self.sections["rule"].items()
+                self.sections["rule"] = {name: value for name, value in rule if name in used}
 
     @property
     def own(self) -> dict[str, FrontierMethod]:

@@ -47,9 +47,10 @@ def test_by_the_command(root, tmp_path, capsys, keep):
     assert "To use it: " not in said, "two steps teach nothing, so no lines are worth copying"
     assert (tmp_path / "out" / "frontier.html").is_file()
     assert (tmp_path / "out" / "frontier.png").is_file()
-    assert "learns letters: what is left of its other answers?" in (
-        tmp_path / "out" / "frontier.html"
-    ).read_text(encoding="utf-8")
+    page = (tmp_path / "out" / "frontier.html").read_text(encoding="utf-8")
+    assert "learns letters: what is left of its other answers?" in page
+    assert "drift is how far other answers have moved, in nats per token" in page
+    assert "what was lost of what must be kept" not in page
     assert main(words) == 0
     assert "% exact, drift" not in capsys.readouterr().out, "nothing is trained twice"
 
@@ -93,6 +94,13 @@ def test_every_method_has_its_lines(root, tmp_path):
     for code in lines.values():
         compile("\n".join(code), "lines", "exec")
     assert {run.setting("adapter", "lr") for run in found.records} == {1e-3, 3e-4}
+
+
+def test_methods_without_old_chats_need_no_others_beside_them(root, tmp_path):
+    settings = FrontierSettings(methods=("rise",), out=str(tmp_path), seeds=1, rates=2)
+    problem = problem_of(str(root / "model"), ["dreams"], [str(root / "letters.jsonl")], settings)
+    cells = FrontierGrid(problem, settings).cells
+    assert [cell.settings["rule"]["name"] for cell in cells] == ["plain", "plain", "rise", "rise"]
 
 
 def test_a_short_time_takes_fewer_steps_and_says_so(root, tmp_path, monkeypatch):
