@@ -53,7 +53,11 @@ def test_the_workflow_calls_what_is_called_by_hand() -> None:
     commands = [step["run"] for job in jobs for step in job["steps"] if "run" in step]
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
     assert commands == [".ci/run", "make oldest", "make slow"]
-    assert {"oldest", "slow", *re.findall(r"make (\w+)", (ROOT / ".ci/run").read_text("utf-8"))} <= targets
+    assert {
+        "oldest",
+        "slow",
+        *re.findall(r"make (\w+)", (ROOT / ".ci/run").read_text("utf-8")),
+    } <= targets
 
 
 def lower_bounds(*extras: str) -> dict[str, str]:
