@@ -1,5 +1,6 @@
 """The picture of the benchmarks: for each ratio, how much room its target leaves."""
 
+import math
 from typing import Any
 
 import altair as alt
@@ -20,7 +21,9 @@ def room(value: float, target: str) -> float:
     (4.0, 2.0, True)
     """
     kind, bound = target.split()
-    return float(bound) / value if kind == "<=" else value / float(bound)
+    if kind == "<=":
+        return float(bound) / value if value else math.inf
+    return value / float(bound)
 
 
 def benchmark_figure(suites: dict[str, list[dict[str, Any]]]) -> ChartFigure:
