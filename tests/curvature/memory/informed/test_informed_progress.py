@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from benchmarks.operations import Operations
 from core.attach.subjects import Subject, fixed
 from curvature.memory.informed.subject_matter import memory, spd, start
 from risegrad.core.attachment import On, attach
@@ -177,30 +176,6 @@ def test_norms_of_long_tensors_are_exact() -> None:
 
 # --- what a step asks of a device ---
 
-WAITS = (
-    "_local_scalar_dense",
-    "item",
-    "nonzero",
-    "is_nonzero",
-    "equal",
-    "_to_cpu",
-    "masked_select",
-)
-
-
-class Operations(TorchDispatchMode):
-    """Counts what is put in the queue; views are no work."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func._schema.name.removeprefix("aten::")
-        if not func.is_view and name not in ("empty_like", "clone"):  # a copy of each before a step
-            self.counts[name] += 1
-        return func(*args, **(kwargs or {}))
-
 
 def lora(layers: int, rank: int | None) -> tuple[Memory, dict[str, nn.Parameter]]:
     kept, params = {}, {}
@@ -214,7 +189,7 @@ def lora(layers: int, rank: int | None) -> tuple[Memory, dict[str, nn.Parameter]
     return memory if rank is None else memory.truncated(rank), params
 
 
-def operations(shaper: Shaper, params: dict[str, nn.Parameter], on: On) -> Counter[str]:
+def operations(shaper: Shaper, params: dict[str, nn.Parameter], on: On) -> Operations:
     optimizer = torch.optim.SGD(params.values(), lr=0.1, foreach=True)
     attach(optimizer, shaper, params, on, advise=False)
     for _ in range(2):  # the first one gathers what stays
@@ -222,7 +197,7 @@ def operations(shaper: Shaper, params: dict[str, nn.Parameter], on: On) -> Count
             param.grad = fixed(param.shape, 200 + number)
         with Operations() as seen:
             optimizer.step()
-    return seen.counts
+    return seen
 
 
 @pytest.mark.parametrize("on", ["gradient", "update"])
@@ -234,13 +209,13 @@ def test_an_informed_step_waits_for_nothing_and_is_as_many_operations_for_any_de
     for layers in (10, 30):
         kept, params = lora(layers, rank)
         found.append(operations(Informed(kept), params, on))
-    assert not found[0].keys() & set(WAITS)
-    assert found[0] == found[1]
-    assert 10 < found[0].total() < 300
+    assert not found[0].waits
+    assert found[0].counts == found[1].counts
+    assert 10 < found[0].counts.total() < 300
 
 
 @pytest.mark.parametrize("shaper", [Rise(q=4), CovarianceNoise(q=4)], ids=["Rise", "control"])
 @pytest.mark.parametrize("on", ["gradient", "update"])
 def test_a_random_step_waits_for_nothing(shaper: Shaper, on: On) -> None:
     _, params = lora(10, None)
-    assert not operations(shaper, params, on).keys() & set(WAITS)
+    assert not operations(shaper, params, on).waits
