@@ -327,6 +327,16 @@ def test_mistakes_in_the_arguments(
         assert message in " ".join(capsys.readouterr().err.split())
 
 
+def test_the_folder_is_no_part_of_what_a_result_depends_on(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = Tuning(settings(root, tmp_path / "out"))
+    default = Tuning(settings(root, Path(TuneSettings("model", "new").out)))
+    assert default.state["identity"] == given.state["identity"]
+    assert (tmp_path / "adapter").is_dir()
+
+
 def test_a_folder_of_another_training_is_refused_before_anything_is_trained(
     root: Path, tmp_path: Path
 ) -> None:

@@ -137,7 +137,6 @@ class Tuning:
     def _identity(self) -> dict[str, Any]:
         """What the result depends on, as far as the command says it."""
         found: dict[str, Any] = essence(self.settings)
-        del found["out"]
         return found
 
     def _before(self, model: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:

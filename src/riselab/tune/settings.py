@@ -47,7 +47,7 @@ class TuneSettings(Checked):
     """A folder in the form of transformers, or a name on the hub; of a causal chat model."""
     new: str
     """A file of chats, or the name of a task that comes with the package."""
-    out: str = OUT
+    out: str = field(default=OUT, metadata=APART)
     """The folder of the result. The same command goes on there where it stopped."""
     old: str = ""
     """A file of chats to keep; empty: chats that the model writes itself."""
