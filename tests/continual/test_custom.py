@@ -2,7 +2,7 @@
 
 import pytest
 
-from lab.frontier.own_problems import problem
+from frontier.own_problems import problem
 from riselab.continual.custom import problem_name
 from riselab.continual.host import silent
 from riselab.continual.runs import perform, read_config

@@ -19,7 +19,7 @@ from transformers import (
     LlamaForCausalLM,
 )
 
-from curvature.memory.subjects import VOCABULARY, generator, gpt2, t5
+from memory.subjects import VOCABULARY, generator, gpt2, t5
 from risegrad.core.undisturbed import uncompiled
 from risegrad.curvature.targets import Reader, choose_predict, predictions
 

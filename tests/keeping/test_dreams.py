@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 import risegrad
-from curvature.memory.subjects import VOCABULARY, bert, gpt2, t5, with_lora
 from keeping.chat import llama, tokenizer
+from memory.subjects import VOCABULARY, bert, gpt2, t5, with_lora
 from risegrad.keeping import examples as sources
 from risegrad.keeping import looking
 from risegrad.memory.ranks import Ranks

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import riselab as lab
-from lab.report.made_up import record, save
+from report.made_up import record, save
 from riselab.frontier.equal_learning import Frontier
 from riselab.running import display, workload
 from riselab.running.schedule import Tally

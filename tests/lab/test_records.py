@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lab.report.made_up import record, save
+from report.made_up import record, save
 from risegrad.common.seal import sealed
 from riselab.records.fields import PaperCell
 from riselab.records.record import (

@@ -13,7 +13,7 @@ from core.distributed import jobs, test_checkpoints
 from core.distributed.jobs import Setting
 from core.distributed.pool import Pool
 from core.distributed.test_world_sizes import check
-from curvature.memory.informed.subject_matter import memory
+from memory.informed.subject_matter import memory
 from risegrad.memory.informed import Informed
 from tail import by_default
 

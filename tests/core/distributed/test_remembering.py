@@ -10,7 +10,7 @@ import torch
 from core.distributed import jobs
 from core.distributed.jobs import Setting
 from core.distributed.pool import Pool
-from curvature.memory.informed.subject_matter import memory
+from memory.informed.subject_matter import memory
 
 Processes = Callable[[int], Pool]
 

@@ -6,7 +6,7 @@ from peft import LoraConfig
 from torch import nn
 
 import risegrad
-from curvature.memory.subjects import (
+from memory.subjects import (
     bert,
     dense,
     generator,

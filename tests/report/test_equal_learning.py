@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.report import made_up
+from report import made_up
 from riselab.pages.page import markdown
 from riselab.records.record import read_records, write_record
 from riselab.report.builder import Report, build
@@ -68,7 +68,7 @@ def test_rows_of_a_sweep_are_one_method(report: Report) -> None:
 
 
 def test_the_worked_example_of_the_documentation_is_this_one(report: Report) -> None:
-    text = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
     (frontier,) = report.chapters[0].frontiers
     assert f"> {SENTENCE}\n" in text
     for curve in frontier.found.curves.values():

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.report.made_up import hostile, record, save, whole_study
+from report.made_up import hostile, record, save, whole_study
 from riselab.commands import report as report_command
 from riselab.pages.page import html
 from riselab.records.record import read_record

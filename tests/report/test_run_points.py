@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lab.report.made_up import record, save
+from report.made_up import record, save
 from riselab.records.fields import Record
 from riselab.records.record import read_records
 from riselab.report.builder import build

@@ -8,7 +8,7 @@ from peft import LoraConfig
 from transformers import T5Config, T5ForConditionalGeneration
 
 import risegrad
-from curvature.memory.subjects import (
+from memory.subjects import (
     bert,
     dense,
     generator,
@@ -19,7 +19,7 @@ from curvature.memory.subjects import (
     vectors,
     with_lora,
 )
-from curvature.memory.test_sides import Pictures, images, inputs_only, weight_of
+from memory.test_sides import Pictures, images, inputs_only, weight_of
 from references import assert_close
 from risegrad.memory.layers import named_parameters, role_of
 from risegrad.memory.penalty import Anchor

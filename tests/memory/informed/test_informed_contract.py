@@ -22,7 +22,7 @@ from core.attach.subjects import (
     synced,
 )
 from core.attach.test_scaler import scaled_loop
-from curvature.memory.informed.subject_matter import Matching, memory, start, turned
+from memory.informed.subject_matter import Matching, memory, start, turned
 from references import assert_close
 from risegrad.core.attachment import On
 from risegrad.memory.informed import Informed

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import risegrad
-from lab.frontier import own_problems
+from frontier import own_problems
 from risegrad.common.seeds import generator_for, seed_for
 from riselab.continual.batches import epoch_batches
 from riselab.continual.rules import RULES

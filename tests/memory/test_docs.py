@@ -9,7 +9,7 @@ import risegrad
 from risegrad.memory.moments import COLUMNS
 from risegrad.memory.remembering import LEAST, MOST, RANK, SMALL
 
-PAGE = (Path(__file__).parents[3] / "docs" / "informed.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "informed.md").read_text(encoding="utf-8")
 
 
 def task(seed):

@@ -6,8 +6,8 @@ from torch import nn
 from transformers import BertConfig, BertModel, T5Config, T5EncoderModel
 
 import risegrad
-from curvature.memory.subjects import VOCABULARY, generator, gpt2, network, t5, texts, vectors
-from curvature.memory.test_remember import assert_same
+from memory.subjects import VOCABULARY, generator, gpt2, network, t5, texts, vectors
+from memory.test_remember import assert_same
 from risegrad.curvature.objective import Objective
 from risegrad.curvature.targets import choose_predict
 

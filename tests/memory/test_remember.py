@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import risegrad
-from curvature.memory.subjects import (
+from memory.subjects import (
     bert,
     dense,
     generator,

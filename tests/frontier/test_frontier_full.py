@@ -6,7 +6,7 @@ import pytest
 
 import risegrad
 from continual.language.tiny_text import save_model, write_task
-from lab.frontier import own_problems
+from frontier import own_problems
 from riselab.cli import main
 from riselab.frontier.grid import FrontierGrid
 from riselab.frontier.problem import FrontierSettings, problem_of

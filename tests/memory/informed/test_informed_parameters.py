@@ -12,8 +12,8 @@ from torch import nn
 import risegrad
 import risegrad.memory as room
 from core.attach.subjects import Subject, fixed, hooks
-from curvature.memory.informed.subject_matter import memory, start
-from curvature.memory.subjects import dense, t5, texts, with_lora
+from memory.informed.subject_matter import memory, start
+from memory.subjects import dense, t5, texts, with_lora
 from references import assert_close
 from risegrad.memory.informed import Informed
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lab.report.made_up import record, save
+from report.made_up import record, save
 from riselab.pages.page import html
 from riselab.pages.tables import Column, Line, Section, Table, TableCell, ranked
 from riselab.records.record import read_records

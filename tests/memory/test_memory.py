@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import risegrad
-from curvature.memory.subjects import dense, network, t5, texts, vectors, with_lora
+from memory.subjects import dense, network, t5, texts, vectors, with_lora
 from references import assert_close
 from risegrad import Memory
 from risegrad.memory.factor import Diagonal, Factor

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import risegrad
-from curvature.memory.subjects import bert, network, texts, vectors
+from memory.subjects import bert, network, texts, vectors
 
 DATA = vectors()
 

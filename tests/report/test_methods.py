@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lab.report.made_up import record, save
+from report.made_up import record, save
 from riselab.pages.page import ChartFigure, Fold, Paragraph
 from riselab.pages.tables import Table
 from riselab.records.record import read_records

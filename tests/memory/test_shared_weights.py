@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import risegrad
-from curvature.memory.subjects import gpt2, texts, with_lora
+from memory.subjects import gpt2, texts, with_lora
 
 
 class HeadFirst(nn.Module):

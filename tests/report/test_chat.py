@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.report import made_up
+from report import made_up
 from riselab.pages.page import html, markdown
 from riselab.records.record import read_records
 from riselab.report.builder import Chapter, Report, build

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from lab.report.made_up import chat_study, hostile, record, save, swept_study, whole_study
+from report.made_up import chat_study, hostile, record, save, swept_study, whole_study
 from riselab.records.record import RecordError, read_records
 from riselab.report.builder import build, write_report
 from tail import IN_PAGE
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="no chromium on PATH (on Debian: apt-get install chromium)"
 )
 PHONE, DESKTOP, PROJECTOR = (390, 844), (1280, 900), (1920, 1080)
-RECORDS = Path(__file__).parents[3] / "experiments" / "records"
+RECORDS = Path(__file__).parents[2] / "experiments" / "records"
 Open = Callable[..., Any]
 """Opens a page by its name, at a size in pixels."""
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from benchmarks.operations import Operations
 from core.attach.subjects import Subject, fixed
-from curvature.memory.informed.subject_matter import memory, spd, start
+from memory.informed.subject_matter import memory, spd, start
 from risegrad.core.attachment import On, attach
 from risegrad.core.shapers import CovarianceNoise, Rise, Shaper
 from risegrad.memory.factor import Factor

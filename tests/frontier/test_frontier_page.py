@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import risegrad
-from lab.frontier import own_problems
+from frontier import own_problems
 from riselab.frontier.found import settings_table
 from riselab.frontier.problem import FrontierSettings
 from riselab.report.figures import bands_of

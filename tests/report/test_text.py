@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from lab.report.made_up import HOSTILE
+from report.made_up import HOSTILE
 from riselab.common.intervals import Estimate
 from riselab.pages.text import (
     for_markdown,

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from core.attach.subjects import Subject, fixed
-from curvature.memory.informed.subject_matter import memory, metrics, start
+from memory.informed.subject_matter import memory, metrics, start
 from references import STANDARD_ERRORS, standard_scores
 from risegrad.core.attachment import attach
 from risegrad.core.shapers import Rise

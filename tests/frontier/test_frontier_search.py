@@ -13,7 +13,7 @@ import pytest
 
 import risegrad
 from continual.language.tiny_text import save_model, write_task
-from lab.frontier import own_problems
+from frontier import own_problems
 from riselab.cli import main
 from riselab.continual import runs
 from riselab.continual.chat.settings import RULES as CHAT_RULES
@@ -33,7 +33,7 @@ from riselab.frontier.problem import (
 
 SMALL = FrontierSettings(seeds=3, rates=2, epochs=30)
 QUICK = FrontierSettings(seeds=1, rates=2, epochs=1)
-TESTS = Path(__file__).parents[2]
+TESTS = Path(__file__).parents[1]
 
 
 def search(out, model=own_problems.problem, methods=("adamw", "rise", "interpolation"), **more):
@@ -274,7 +274,7 @@ def environment():
     return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
 
 
-WORDS = ("lab.frontier.own_problems:problem", "--methods", "adamw", "--seeds", "1", "--rates", "3")
+WORDS = ("frontier.own_problems:problem", "--methods", "adamw", "--seeds", "1", "--rates", "3")
 
 
 def test_killed_and_resumed_from_the_shell(tmp_path):

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lab.report import made_up
+from report import made_up
 from riselab.pages.page import html, markdown
 from riselab.records.record import read_records
 from riselab.report.builder import Report, build

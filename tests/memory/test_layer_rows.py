@@ -8,8 +8,8 @@ from torch.utils.checkpoint import checkpoint
 from transformers.models.bart.modeling_bart import BartScaledWordEmbedding
 
 import risegrad
-from curvature.memory.subjects import dense, generator
-from curvature.memory.test_remember import assert_same
+from memory.subjects import dense, generator
+from memory.test_remember import assert_same
 from references import assert_close
 
 
