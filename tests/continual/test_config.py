@@ -1,6 +1,7 @@
 """Settings of a run that nothing would look at, and who may say them."""
 
 import re
+from dataclasses import fields
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from continual.tiny import config, host_of
 from risegrad.common.settings import Unused
 from riselab.cli import main
 from riselab.continual.host import TrainingBudget
-from riselab.continual.rules import INFORMED, RULES, SHAPERS, USES, Rule
+from riselab.continual.rules import RULES, Rule
 from riselab.continual.runs import read_config
 from riselab.continual.training import SessionTraining
 from riselab.experiments.cells import expand
@@ -46,10 +47,10 @@ def test_the_rule_of_the_host_counts_where_none_is_named():
 
 
 def test_every_rule_says_what_it_uses():
-    assert set(USES) == set(RULES)
-    assert {name for name, uses in USES.items() if "exempt" in uses} == {*SHAPERS, *INFORMED}
-    for name in RULES:
+    for name, kind in RULES.items():
         assert Rule(name).unused(name) == {}
+        assert set(kind.uses) <= {field.name for field in fields(Rule)}
+        assert ("exempt" in kind.uses) == (kind.shaper is not None or kind.needs == "memory")
 
 
 def test_momentum_beside_adam_is_an_error():

@@ -281,14 +281,14 @@ def made_additions(settings: Run) -> list[Addition]:
     """
     made: list[Addition] = [addition.make(settings.seed) for addition in settings.additions]
     rule = settings.rule
-    if rule.keeps:
+    if rule.kind.needs == "examples":
         made.append(Keep(settings.seed, pull=rule.pull, budget=rule.budget, damping=rule.damping))
     made.sort(key=lambda addition: isinstance(addition, Keeps))
     for keeps in made:
         if isinstance(keeps, Keeps):
             keeps.settings = settings.memory
     users = [addition for addition in made if isinstance(addition, WithMemory)]
-    if not users and not rule.informed:
+    if not users and rule.kind.needs != "memory":
         return made
     kept = RunMemory(settings.memory, settings.seed)
     for user in users:

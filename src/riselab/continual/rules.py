@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from torch.nn import Parameter
@@ -30,39 +30,67 @@ from risegrad.core.shapers import CovarianceNoise, IsotropicNoise, Rise, ScaledF
 from risegrad.memory.memory import DAMPING
 from riselab import plugins
 
-RULES: dict[str, str] = {
-    "fo": "the exact gradient",
-    "zo": "SPSA: two evaluations per query, no gradient",
-    "rise": "the exact gradient, shaped blockwise by RISE",
-    "scaled-fo": "control: RISE's mean without noise (a smaller step, block by block)",
-    "isotropic-noise": "control: the exact gradient plus isotropic noise of RISE's total variance",
-    "covariance-noise": "control: Gaussian noise with RISE's mean and covariance",
-    "informed": "the exact gradient, filtered by a memory of earlier sessions",
-    "informed-rise": "as informed, with noise in the metric of the memory",
-    "keep": "risegrad.keep: informed at plain training's rate, and a pull by kept examples",
-}
-SHAPERS: dict[str, Callable[..., Shaper]] = {
-    "rise": Rise,
-    "scaled-fo": ScaledFO,
-    "isotropic-noise": IsotropicNoise,
-    "covariance-noise": CovarianceNoise,
-}
-INFORMED = ("informed", "informed-rise")
-"""Rules that a run's memory attaches, see ``run_memory``."""
+SHAPED = ("q", "blocks", "chunk", "on", "exempt", "only")
+"""What every shaper that draws needs to know."""
 
-_SHAPED = ("q", "blocks", "chunk", "on", "exempt", "only")
-USES: dict[str, tuple[str, ...]] = {
-    "fo": (),
-    "zo": ("q", "epsilon", "variant", "norm_matched"),
-    "rise": _SHAPED,
-    "scaled-fo": _SHAPED,
-    "isotropic-noise": (*_SHAPED, "mean"),
-    "covariance-noise": (*_SHAPED, "mean"),
-    "informed": ("damping", "match", "exempt", "only"),
-    "informed-rise": ("damping", "q", "exempt", "only"),
-    "keep": ("damping", "pull", "budget"),
+
+@dataclass(frozen=True)
+class RuleKind:
+    """What a rule is. Settings, their documentation, lists and runs follow from it."""
+
+    summary: str
+    uses: tuple[str, ...] = ()
+    """The settings of ``Rule`` that it looks at."""
+    shaper: Callable[..., Shaper] | None = None
+    """Makes its shaper of ``q``, ``blocks``, ``seed``, and ``mean`` if it uses that."""
+    needs: Literal["", "memory", "examples"] = ""
+    """What the run keeps of earlier sessions for it: a memory, or examples too."""
+    exact: bool = True
+    """Whether it needs the gradient by backpropagation."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Where it differs from the defaults of ``Rule``."""
+
+
+RULES: dict[str, RuleKind] = {
+    "fo": RuleKind("the exact gradient"),
+    "zo": RuleKind(
+        "SPSA: two evaluations per query, no gradient",
+        ("q", "epsilon", "variant", "norm_matched"),
+        exact=False,
+    ),
+    "rise": RuleKind("the exact gradient, shaped blockwise by RISE", SHAPED, Rise),
+    "scaled-fo": RuleKind(
+        "control: RISE's mean without noise (a smaller step, block by block)", SHAPED, ScaledFO
+    ),
+    "isotropic-noise": RuleKind(
+        "control: the exact gradient plus isotropic noise of RISE's total variance",
+        (*SHAPED, "mean"),
+        IsotropicNoise,
+    ),
+    "covariance-noise": RuleKind(
+        "control: Gaussian noise with RISE's mean and covariance",
+        (*SHAPED, "mean"),
+        CovarianceNoise,
+    ),
+    "informed": RuleKind(
+        "the exact gradient, filtered by a memory of earlier sessions",
+        ("damping", "match", "exempt", "only"),
+        needs="memory",
+    ),
+    "informed-rise": RuleKind(
+        "as informed, with noise in the metric of the memory",
+        ("damping", "q", "exempt", "only"),
+        needs="memory",
+    ),
+    "keep": RuleKind(
+        "risegrad.keep: informed at plain training's rate, and a pull by kept examples",
+        ("damping", "pull", "budget"),
+        needs="examples",
+        # The other default is that of records from before steps matched progress.
+        defaults={"damping": DAMPING},
+    ),
 }
-"""Which settings each rule looks at."""
+"""Every rule of the package. One of these entries is all that a new rule needs here."""
 
 
 @dataclass(frozen=True)
@@ -118,26 +146,28 @@ class Rule(Checked):
                 f"got {self.blocks!r}"
             )
 
+    @property
+    def kind(self) -> RuleKind:
+        """What it is: the entry of ``RULES``, or what a plugin's class says of itself."""
+        if type(self) is Rule:
+            return RULES.get(self.name, RuleKind(""))
+        ours = {field.name for field in fields(Rule)}
+        own = [field.name for field in fields(self) if field.name not in ours]
+        return RuleKind(self.summary, (*own, "on", "exempt", "only", *self.uses))
+
     def unused(self, name: str) -> dict[str, str]:
         """Settings that are not the default and that the rule ``name`` does not use, and why."""
-        used = {"name", *USES.get(name, ())} | self._used_by_subclass()
+        kind = RULES.get(name, self.kind)
         return {
             field.name: _not_used(field.name, getattr(self, field.name), name)
             for field in fields(self)
-            if field.name not in used and getattr(self, field.name) != field.default
+            if field.name not in ("name", *kind.uses) and getattr(self, field.name) != field.default
         }
-
-    def _used_by_subclass(self) -> set[str]:
-        if type(self) is Rule:
-            return set()
-        ours = {field.name for field in fields(Rule)}
-        own = {field.name for field in fields(self)} - ours
-        return own | {"on", "exempt", "only", *self.uses}
 
     @property
     def exact(self) -> bool:
         """Whether it needs the gradient by backpropagation."""
-        return self.name != "zo"
+        return self.kind.exact
 
     @property
     def passes(self) -> tuple[int, int]:
@@ -145,27 +175,17 @@ class Rule(Checked):
         return (1, 1) if self.exact else (2 * self.q, 0)
 
     @property
-    def informed(self) -> bool:
-        """Whether it shapes by a memory of earlier sessions, which the run has."""
-        return self.name in INFORMED
-
-    @property
-    def keeps(self) -> bool:
-        """Whether it is ``risegrad.keep``, for which the run keeps examples, too."""
-        return self.name == "keep"
-
-    @property
     def shaped(self) -> bool:
         """Whether something stands between the gradient and the optimizer's parameters."""
-        return self.name in SHAPERS or self.informed or self.keeps or type(self) is not Rule
+        return bool(self.kind.shaper or self.kind.needs) or type(self) is not Rule
 
     def shaper(self, seed: int) -> Shaper | None:
         """The shaper in front of the optimizer; None for ``fo`` and ``zo``, and for rules that need
         what the run keeps."""
-        make = SHAPERS.get(self.name)
+        make = self.kind.shaper
         if make is None:
             return None
-        mean = {"mean": self.mean} if self.mean and self.name.endswith("noise") else {}
+        mean = {"mean": self.mean} if self.mean and "mean" in self.kind.uses else {}
         return make(q=self.q, blocks=self.chunk or self.blocks, seed=seed, **mean)
 
     def shapes(self, name: str) -> bool:
@@ -187,7 +207,7 @@ class Rule(Checked):
 
 
 def _not_used(setting: str, value: object, name: str) -> str:
-    users = [rule for rule, settings in USES.items() if setting in settings]
+    users = [rule for rule, kind in RULES.items() if setting in kind.uses]
     return f"is not used by rule {name!r} but by {', '.join(users)}; got {value!r}"
 
 
@@ -215,7 +235,9 @@ def head_rule_of(rule: Rule, choice: HeadRule) -> Rule:
     return rule if choice == "same" else Rule("fo")
 
 
-plugins.RULES.bring(dict.fromkeys(RULES, Rule), RULES)
+plugins.RULES.bring(
+    dict.fromkeys(RULES, Rule), {name: kind.summary for name, kind in RULES.items()}
+)
 
 
 def check_own_rule(kind: Any) -> None:
@@ -241,6 +263,5 @@ def read_rule(table: Any) -> Rule:
     name = str(table.get("name", ""))
     check_choice("rule.name", name, ("", *plugins.RULES))
     kind: type[Rule] = plugins.RULES[name] if name else Rule
-    if name == "keep":  # the other default is that of records from before steps matched progress
-        table = {"damping": DAMPING, **table}
-    return read(kind, table, "rule")
+    defaults = RULES[name].defaults if name in RULES else {}
+    return read(kind, {**defaults, **table}, "rule")

@@ -134,7 +134,7 @@ class SessionTraining:
             for other in self.session.groups:
                 there = self.optimizers.get(other.name)
                 alike = (other.rule, other.budget.epochs) == (group.rule, group.budget.epochs)
-                plain = group.rule.keeps or not group.rule.shaped
+                plain = group.rule.kind.needs == "examples" or not group.rule.shaped
                 if there is not None and type(there) is type(made) and alike and plain:
                     there.add_param_group(made.param_groups[0])
                     return there
@@ -397,10 +397,10 @@ def _check_zeroth_order(session: Session) -> None:
 
 def _check_served(session: Session, additions: Sequence[Addition]) -> None:
     """An informed rule without a memory would train plainly, and nobody would notice."""
-    served = {name for addition in additions for name in addition.serves}
+    served = {"", *(addition.serves for addition in additions)}
     for group in session.groups:
         rule = group.rule
-        if (rule.informed or rule.keeps) and rule.name not in served:
+        if rule.kind.needs not in served:
             raise ValueError(
                 f"rule {rule.name!r} of group {group.name!r} needs the run's memory among the "
                 "additions: see made_additions in riselab.continual.learning"

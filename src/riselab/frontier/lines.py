@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from risegrad.memory.remembering import SMALL
-from riselab.continual.rules import INFORMED, SHAPERS
+from riselab.continual.rules import RULES
 from riselab.pages.page import CodeBlock
 from riselab.records.fields import Record
 
@@ -35,8 +35,8 @@ def _plain(run: Record) -> Iterator[str]:
     yield f"optimizer = torch.optim.{kind}(model.parameters(), {settings})"
     if rule["name"] == "keep":
         yield f"keeper = risegrad.keep(model, optimizer, {old}, {_keeps(rule)})"
-    elif rule["name"] in (*SHAPERS, *INFORMED):
-        informed = rule["name"] in INFORMED
+    elif (what := RULES.get(rule["name"])) and (what.shaper or what.needs):
+        informed = what.needs == "memory"
         if informed:
             rank = f", rank={memory['rank']}" if memory["rank"] else ""
             if not rank and max(run.result.memory_bytes, default=0) > SMALL:
@@ -57,14 +57,15 @@ def _plain(run: Record) -> Iterator[str]:
 
 
 def _shaper(rule: Mapping[str, Any]) -> str:
-    if rule["name"] in INFORMED:
-        drawn = f", q={rule['q']}, seed=0" if rule["name"] == "informed-rise" else ""
+    kind = RULES[rule["name"]]
+    if kind.needs:
+        drawn = f", q={rule['q']}, seed=0" if "q" in kind.uses else ""
         match = json.dumps(rule.get("match", "norm"))  # records may be older than this setting
         return f"Informed(memory, damping={rule['damping']}, match={match}{drawn})"
     blocks = rule["chunk"] or json.dumps(rule["blocks"])
     mean = f", mean={json.dumps(rule['mean'])}" if rule["mean"] else ""
     drawn = "" if rule["name"] == "scaled-fo" else ", seed=0"
-    made_by: Any = SHAPERS[rule["name"]]
+    made_by: Any = kind.shaper
     return f"{made_by.__name__}(q={rule['q']}, blocks={blocks}{drawn}{mean})"
 
 

@@ -58,8 +58,8 @@ class Addition:
     in_weights: ClassVar[bool] = False
     """Whether it protects the maps of layers rather than tensors: then a host that puts new
     adapters on the same layers in every session will do."""
-    serves: ClassVar[tuple[str, ...]] = ()
-    """Rules that shape by what it keeps of earlier sessions."""
+    serves: ClassVar[str] = ""
+    """What it keeps of earlier sessions for the rules that need just that (``RuleKind.needs``)."""
     uses: ClassVar[tuple[str, ...]] = ()
     """Which settings of the run's table ``memory`` it looks at."""
     pulls: ClassVar[bool] = False

@@ -116,7 +116,7 @@ class Keep(Keeps):
     """
 
     name = "keep"
-    serves: ClassVar[tuple[str, ...]] = ("keep",)
+    serves = "examples"
 
     def __init__(
         self, seed: int, *, pull: int, budget: float, damping: float | None = None
@@ -138,7 +138,7 @@ class Keep(Keeps):
         for group in training.session.groups:
             optimizer = training.optimizers[group.name]
             known = any(keeper.optimizer is optimizer for keeper in self.keepers.values())
-            if known or not (self.damping is None or group.rule.keeps):
+            if known or not (self.damping is None or group.rule.kind.needs == "examples"):
                 continue
             memory = self._memory_for(optimizer, training.session)
             keeper = Keeper(look, optimizer, memory, self.kept, settings)
@@ -193,7 +193,7 @@ class Distill(Keep):
     """The pull alone."""
 
     name = "distill"
-    serves: ClassVar[tuple[str, ...]] = ()
+    serves = ""
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,6 @@ from risegrad.memory.remembering import remember
 from risegrad.memory.retraction import interpolate, retract
 from riselab.continual.additions.addition import Addition, AdditionSettings, Training
 from riselab.continual.host import ParameterGroup, Session, differentiable
-from riselab.continual.rules import INFORMED
 
 BATCH = 32
 """Examples that are remembered at a time."""
@@ -116,7 +115,7 @@ class RunMemory(LooksBack):
     """
 
     name = "memory"
-    serves = INFORMED
+    serves = "memory"
     uses = ("of", "examples", "rank", "source", "change")
 
     def __init__(self, settings: MemorySettings, seed: int) -> None:
@@ -132,7 +131,7 @@ class RunMemory(LooksBack):
         elif self.memory is not None:
             self.memory = grown(self.memory, session.module)
         for group in session.groups:
-            if group.rule.informed and self.memory is not None:
+            if group.rule.kind.needs == "memory" and self.memory is not None:
                 seed = seed_for(self.seed, "shape", session.task, group.name)
                 handle = shaped(training.optimizers[group.name], session, group, self.memory, seed)
                 if handle is not None:
@@ -235,7 +234,7 @@ def shaped(
         memory,
         rule.damping,
         match=rule.match,
-        q=rule.q if rule.name == "informed-rise" else None,
+        q=rule.q if "q" in rule.kind.uses else None,
         exempt=tuple(left),
         seed=seed,
     )
