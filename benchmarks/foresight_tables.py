@@ -5,7 +5,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from risegrad.curvature.diagnosis.report import RULE_HEAD, Diagnosis, rule_cells
+from risegrad.curvature.diagnosis.recommendation import decision
+from risegrad.curvature.diagnosis.report import RULE_HEAD, rule_cells
+from risegrad.curvature.diagnosis.rules import RuleForecast
+from riselab.common.settings import read
 
 RECORDS = Path(__file__).parents[1] / "experiments" / "records"
 END = 0
@@ -29,9 +32,9 @@ def agreement_table(name: str) -> str:
 
 def diagnosis_table(name: str) -> str:
     """The decision, and the rules at equal progress."""
-    found = Diagnosis.from_dict(_record("diagnosis", name))
-    table = _table(RULE_HEAD, map(rule_cells, found.rules), f"|---|{'---:|' * 5}")
-    return f"> {found.decision}\n\n{table}"
+    rules = [read(RuleForecast, row, foreign=True) for row in _record("diagnosis", name)["rules"]]
+    table = _table(RULE_HEAD, map(rule_cells, rules), f"|---|{'---:|' * 5}")
+    return f"> {decision(rules)}\n\n{table}"
 
 
 def foresight_names() -> list[str]:

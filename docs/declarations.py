@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 from markdown import Extension, Markdown
 from markdown.preprocessors import Preprocessor
 
-from risegrad.common.settings import required, words
+from riselab.common.settings import required, words
 from riselab.experiments.reference import SettingsTable, meanings, tables
 from riselab.records.fields import Record
 

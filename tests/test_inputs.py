@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from risegrad.common.files import cache_folder
 from riselab.common import inputs
+from riselab.common.folders import cache_folder
 from riselab.common.inputs import Hub, Known, Local, describe, differing, essential, look_at
 
 COMMITS = "a" * 40, "b" * 40

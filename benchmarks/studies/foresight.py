@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 
 from risegrad.common.files import write_json
-from risegrad.common.settings import as_plain
 from risegrad.core.coverage import plain_name
 from risegrad.core.draws import mix, numbered_generator
 from risegrad.core.shapers import Rise, shape
@@ -31,6 +30,7 @@ from risegrad.curvature.diagnosis.report import BlockReport, plain
 from risegrad.curvature.objective import Objective
 from risegrad.curvature.space import Block, Space
 from riselab.commands.arguments import add_experiment, overrides
+from riselab.common.settings import as_plain
 from riselab.continual.devices import Devices
 from riselab.continual.learning import made_additions
 from riselab.continual.runs import make_host, read_config

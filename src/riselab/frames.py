@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from risegrad.common.checks import check_choice
 from risegrad.common.imports import need
-from risegrad.common.settings import flat
+from riselab.common.settings import flat
 from riselab.frontier.equal_learning import Frontier
 from riselab.pages.tables import Table, in_html
 from riselab.pages.text import visible

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from risegrad.common.files import output_folder, replacing, write_bytes, write_json
+from risegrad.common.files import replacing, write_bytes, write_json
+from riselab.common.folders import output_folder
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from continual.tiny import config, host_of
-from risegrad.common.settings import Unused
 from riselab.cli import main
+from riselab.common.settings import Unused
 from riselab.continual.host import TrainingBudget
 from riselab.continual.rules import RULES, Rule
 from riselab.continual.runs import read_config

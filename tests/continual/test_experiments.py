@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from continual.language.tiny_text import save_model, write_task
-from risegrad.common.settings import override
+from riselab.common.settings import override
 from riselab.continual.host import silent
 from riselab.continual.runs import perform, read_config
 from riselab.experiments import file

@@ -10,7 +10,7 @@ from continual.language.tiny_text import save_model, write_task
 from continual.test_resume import KilledHere, dying_after, without_seconds
 from continual.tiny import config
 from risegrad.common.seal import digest
-from risegrad.common.settings import essence
+from riselab.common.settings import essence
 from riselab.continual.additions.addition import Addition
 from riselab.continual.devices import Devices
 from riselab.continual.host import silent

@@ -15,8 +15,8 @@ from benchmarks.studies.foresight import (
     study,
 )
 from foresight.test_sessions import TOML
-from risegrad.common.settings import read
 from riselab.commands.arguments import add_experiment, overrides
+from riselab.common.settings import read
 from riselab.continual.host import silent
 from riselab.continual.runs import perform, read_config
 from riselab.experiments.cells import expand

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from risegrad.common.settings import read
 from riselab.common.inputs import Local, Reading
+from riselab.common.settings import read
 
 TASKS = 2
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from risegrad.common.seal import digest
-from risegrad.common.settings import essence, read, without
 from riselab.common.inputs import Hub, Local, essential, readings_of
+from riselab.common.settings import essence, read, without
 from riselab.continual.runs import read_config
 from riselab.experiments.cells import RunCell, expand
 from riselab.experiments.file import load_experiment, public, without_paths

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 import pytest
 
-from risegrad.common.settings import Count, Limits, OneOf
 from riselab.cli import main
+from riselab.common.settings import Count, Limits, OneOf
 from riselab.experiments.reference import FieldReference, reference, tables
 
 

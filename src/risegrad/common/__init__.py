@@ -1,1 +1,1 @@
-"""What every room uses: checks, settings, files, lazy names, optional imports, seeds."""
+"""What every room uses: checks, files, lazy names, optional imports, seeds."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from risegrad.common.checks import check_number, check_positive_int
-from risegrad.common.settings import Checked, Limits, PositiveInt, read
 from risegrad.core.draws import numbered_generator
 from risegrad.curvature.products import Operator
 from risegrad.curvature.space import Space
@@ -29,7 +28,7 @@ MOST_ASYMMETRY = 0.01
 
 
 @dataclass(frozen=True)
-class ProductBudget(Checked):
+class ProductBudget:
     """How much to spend; one product with the Hessian costs two to four gradients.
 
     >>> ProductBudget(probes=2)
@@ -37,17 +36,18 @@ class ProductBudget(Checked):
     ValueError: probes must be an integer >= 8, got 2
     """
 
-    probes: Annotated[int, Limits(at_least=LEAST_PROBES)] = 64
-    """products with random vectors: they give traces and coupling norms of all blocks"""
-    columns: PositiveInt = 4
+    probes: int = 64
+    """products with random vectors, at least 8: they give traces and coupling norms of all
+    blocks"""
+    columns: int = 4
     """vectors multiplied together: they share the forward pass and cost memory each"""
-    memory: PositiveInt = 1 << 30
+    memory: int = 1 << 30
     """bytes for the vectors that are held (the network's own activations come on top)"""
 
-    @staticmethod
-    def of(settings: Mapping[str, Any]) -> ProductBudget:
-        """From a table of settings; a mistake is named with its key."""
-        return read(ProductBudget, settings, "budget")
+    def __post_init__(self) -> None:
+        check_number("probes", self.probes, at_least=LEAST_PROBES, whole=True)
+        check_positive_int("columns", self.columns)
+        check_positive_int("memory", self.memory)
 
     def groups(self, space: Space) -> Iterator[int]:
         """Sizes of groups of probes that may be held together, at least 3 where possible."""

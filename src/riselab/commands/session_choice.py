@@ -95,6 +95,7 @@ class SessionChoice:
 def chosen(args: argparse.Namespace) -> SessionChoice:
     """Read the experiment and check everything that can be wrong before any work."""
     from risegrad.curvature.estimates import ProductBudget
+    from riselab.common.settings import read
     from riselab.continual.runs import read_config
     from riselab.experiments.cells import choose, expand
     from riselab.experiments.file import load_experiment
@@ -104,7 +105,7 @@ def chosen(args: argparse.Namespace) -> SessionChoice:
     experiment = load_experiment(args.experiment, overrides(args))
     sections = {"diagnosis": experiment.diagnosis, "validation": experiment.validation}
     diagnosis, validation = read_sections(sections)
-    ProductBudget.of(diagnosis.budget)
+    read(ProductBudget, diagnosis.budget, "budget")
     if args.task is not None:
         if args.task < 2:
             raise ValueError(f"--task must be 2 or more, got {args.task}")
@@ -120,7 +121,8 @@ def measure(
     choice: SessionChoice, kind: str, quiet: bool, of: Callable[[ReachedPoint, Tell], Measured]
 ) -> int:
     """Reach the point, measure there, write the result, and say so."""
-    from risegrad.common.files import output_folder, write_json
+    from risegrad.common.files import write_json
+    from riselab.common.folders import output_folder
     from riselab.records.record import provenance
 
     output_folder(choice.out)  # fails now; its folder comes when there is a point

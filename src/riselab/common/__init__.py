@@ -1,1 +1,1 @@
-"""What the laboratory's rooms share: settings, inputs of runs, intervals."""
+"""What the rooms share: settings, inputs of runs, folders, intervals."""

@@ -18,7 +18,8 @@ from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any, Literal
 
-from risegrad.common.files import cache_folder, write_json
+from risegrad.common.files import write_json
+from riselab.common.folders import cache_folder
 
 ESSENTIAL = ("sha256", "hub", "revision", "known", "missing", "listing_sha256")
 """Of what is said about an input, the part that makes a difference. The last is in old records:

@@ -15,9 +15,9 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, device, nn
 
-from risegrad.common.settings import Checked
 from risegrad.curvature.targets import choose_predict
 from riselab.common.inputs import Local, Reading
+from riselab.common.settings import Checked
 from riselab.continual import metrics, preflight
 from riselab.continual.devices import Devices
 from riselab.continual.host import (

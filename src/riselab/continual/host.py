@@ -15,7 +15,7 @@ from torch import Tensor, device, nn
 from torch.nn import Parameter
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from risegrad.common.settings import Checked, Count, NonNegative, Positive, Share
+from riselab.common.settings import Checked, Count, NonNegative, Positive, Share
 from riselab.continual.rules import Rule
 
 

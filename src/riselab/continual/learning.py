@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from risegrad.common.seal import digest
-from risegrad.common.settings import essence, without
 from riselab.common.inputs import Reading, look_at
+from riselab.common.settings import essence, without
 from riselab.continual.additions.addition import Addition, check_composition
 from riselab.continual.additions.keeping import Keep, Keeps
 from riselab.continual.additions.memory import LooksBack, MemorySettings, RunMemory, WithMemory

@@ -14,7 +14,12 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from risegrad.common.checks import check_choice
-from risegrad.common.settings import (
+from risegrad.core.attachment import Attachment, attach
+from risegrad.core.blocks import listing, matches
+from risegrad.core.shapers import CovarianceNoise, IsotropicNoise, Rise, ScaledFO, Shaper
+from risegrad.memory.memory import DAMPING
+from riselab import plugins
+from riselab.common.settings import (
     Checked,
     Count,
     NonNegative,
@@ -24,11 +29,6 @@ from risegrad.common.settings import (
     read,
     wrong,
 )
-from risegrad.core.attachment import Attachment, attach
-from risegrad.core.blocks import listing, matches
-from risegrad.core.shapers import CovarianceNoise, IsotropicNoise, Rise, ScaledFO, Shaper
-from risegrad.memory.memory import DAMPING
-from riselab import plugins
 
 SHAPED = ("q", "blocks", "chunk", "on", "exempt", "only")
 """What every shaper that draws needs to know."""

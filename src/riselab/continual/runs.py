@@ -11,8 +11,8 @@ from typing import Any, Generic, TypeVar
 
 from risegrad.common.checks import check_choice
 from risegrad.common.imports import explained
-from risegrad.common.settings import Unused, read
 from riselab import plugins
+from riselab.common.settings import Unused, read
 from riselab.continual import metrics
 from riselab.continual.additions import check_composition, read_additions
 from riselab.continual.devices import Devices, described

@@ -15,9 +15,9 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
 from risegrad.common.seeds import seed_for
-from risegrad.common.settings import APART, Checked, Count, NonNegative, PositiveInt, Share
 from risegrad.core.attachment import Attachment
 from risegrad.zeroth_order import SpsaSettings, spsa
+from riselab.common.settings import APART, Checked, Count, NonNegative, PositiveInt, Share
 from riselab.continual.additions.addition import Addition, check_session
 from riselab.continual.batches import Loader, epoch_batches
 from riselab.continual.devices import Devices

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from risegrad.common.seal import digest
-from risegrad.common.settings import (
+from riselab.common.inputs import Inputs, Reading, describe, essential, readings_of
+from riselab.common.settings import (
     Unused,
     as_plain,
     essence,
@@ -21,7 +22,6 @@ from risegrad.common.settings import (
     unknown,
     without,
 )
-from riselab.common.inputs import Inputs, Reading, describe, essential, readings_of
 from riselab.experiments.file import (
     LARGEST_GRID,
     PART,

@@ -11,8 +11,8 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from statistics import fmean
 from typing import Any
 
-from risegrad.common.settings import flat, override, read, short, unknown
 from riselab.common.inputs import Hub, Known, Local, Reading
+from riselab.common.settings import flat, override, read, short, unknown
 from riselab.foresight.settings import read_sections
 from riselab.pages.text import visible
 from riselab.records.fields import PaperCell, Record

@@ -15,7 +15,7 @@ from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from itertools import pairwise
 
 from risegrad.common.checks import check_choice
-from risegrad.common.settings import declared, words
+from riselab.common.settings import declared, words
 
 
 @dataclass(frozen=True)

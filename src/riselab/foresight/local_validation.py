@@ -23,6 +23,7 @@ from risegrad.curvature.diagnosis.rules import Measured
 from risegrad.curvature.estimates import ProductBudget
 from risegrad.curvature.products import Kind
 from risegrad.curvature.space import Space
+from riselab.common.settings import read
 from riselab.foresight import local_updates as updates
 from riselab.foresight.local_updates import Outcome
 from riselab.foresight.session import SessionProblem
@@ -263,7 +264,7 @@ def run_local(
     """Measure at one point of a stream."""
     started = time.perf_counter()
     v, seed = settings.validation, settings.diagnosis.seed
-    budget = ProductBudget.of(settings.diagnosis.budget)
+    budget = read(ProductBudget, settings.diagnosis.budget, "budget")
     kinds = cast(tuple[Kind, ...], v.curvatures)
     space, g = problem.space, problem.gradient
     rates = None if problem.scale is None else space.spread(problem.scale.square())

@@ -38,6 +38,7 @@ from risegrad.curvature.space import EXACT, Space, joined, make_space
 from risegrad.curvature.targets import CrossEntropies
 from risegrad.memory.memory import Memory
 from risegrad.memory.remembering import remember
+from riselab.common.settings import read
 from riselab.continual.additions.memory import RunMemory
 from riselab.continual.host import ParameterGroup, Ref, Session, SessionBatch
 from riselab.continual.training import SessionTraining
@@ -302,7 +303,8 @@ def rise_of(settings: Any) -> Rise:
 def measurement_of(how: DiagnosisSettings, progress: Progress | None = None) -> Measurement:
     """The settings of a file as those of a measurement."""
     return Measurement(
-        curvature=cast(Kind, how.curvature), budget=ProductBudget.of(how.budget), seed=how.seed,
+        curvature=cast(Kind, how.curvature),
+        budget=read(ProductBudget, how.budget, "budget"), seed=how.seed,
         dampings=how.dampings, progress=progress,
     )  # fmt: skip
 

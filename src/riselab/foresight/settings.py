@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from risegrad.common.settings import (
+from riselab.common.settings import (
     Checked,
     Count,
     Limits,
@@ -76,7 +76,7 @@ class ValidationSettings(Checked):
 
 def read_sections(plain: Mapping[str, Any]) -> tuple[DiagnosisSettings, ValidationSettings]:
     """The two sections of an experiment file; a ``ValueError`` names the place of a mistake."""
-    from risegrad.common.settings import read
+    from riselab.common.settings import read
 
     found = plain.get("diagnosis") or {}, plain.get("validation") or {}
     if {"damages", "step_sizes"} <= set(found[1]):

@@ -14,8 +14,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
 
-from risegrad.common.files import output_folder, write_json
+from risegrad.common.files import write_json
 from risegrad.common.seal import digest
+from riselab.common.folders import output_folder
 from riselab.continual import runs
 from riselab.continual.chat.settings import USES
 from riselab.experiments.cells import RunCell, expand

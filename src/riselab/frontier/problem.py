@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from risegrad.common.checks import check_choice
 from risegrad.common.files import write_bytes
-from risegrad.common.settings import Checked, Count, Limits, Positive
+from riselab.common.settings import Checked, Count, Limits, Positive
 
 SHARES = (0.25, 0.5, 0.75)
 """How far from the start to the trained weights interpolation looks."""

@@ -20,8 +20,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from risegrad.common.files import cache_folder, write_bytes, write_text
+from risegrad.common.files import write_bytes, write_text
 from risegrad.common.imports import need
+from riselab.common.folders import cache_folder
 from riselab.pages.charts import AnyChart, specification
 from riselab.pages.looks import SMALL_TEXT, config
 from riselab.pages.tables import Table, TableCell

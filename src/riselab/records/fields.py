@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from risegrad.common.settings import APART, short
+from riselab.common.settings import APART, short
 
 
 class NotBlank:

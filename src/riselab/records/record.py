@@ -19,7 +19,7 @@ from typing import Any
 from risegrad.common.environment import environment
 from risegrad.common.files import write_json
 from risegrad.common.seal import SCHEMA, SEALED, digest, seal, sealed
-from risegrad.common.settings import read, short, wrong
+from riselab.common.settings import read, short, wrong
 from riselab.records.fields import Record
 
 NAME = "record.json"

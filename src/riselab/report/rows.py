@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from risegrad.common.settings import flat
 from riselab.common.inputs import essential, words
 from riselab.common.intervals import Estimate, estimate
+from riselab.common.settings import flat
 from riselab.experiments.file import Choice, choices
 from riselab.frontier.curves import NATS, POINTS, Measures, RunPoint
 from riselab.records.fields import Record

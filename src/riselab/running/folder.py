@@ -11,7 +11,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol
 
-from risegrad.common.settings import flat
+from riselab.common.settings import flat
 from riselab.experiments.cells import SHORT, RunCell
 from riselab.records import record
 from riselab.records.fields import Record

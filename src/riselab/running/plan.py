@@ -11,9 +11,9 @@ from typing import Any
 
 from risegrad.common.checks import check_choice
 from risegrad.common.environment import cores
-from risegrad.common.files import output_folder
 from risegrad.common.imports import absent, lack
 from riselab import plugins
+from riselab.common.folders import output_folder
 from riselab.experiments.cells import Chosen, ReadConfig, RunCell, choose, expand
 from riselab.experiments.file import Choice, Experiment, choices, load_experiment
 from riselab.pages.text import plural

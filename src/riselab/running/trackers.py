@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 from risegrad.common.checks import check_choice
 from risegrad.common.imports import absent, lack, need
-from risegrad.common.settings import flat
 from riselab import plugins
+from riselab.common.settings import flat
 
 EXTRA = "track"
 LONGEST = 500  # characters of a parameter that MLflow takes

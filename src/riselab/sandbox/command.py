@@ -67,7 +67,8 @@ def execute(settings: Any, out: Path, quiet: bool) -> int:
     """Measure, draw, write, and say so."""
     tqdm = need("tqdm", "lab")
     need("matplotlib", "lab")
-    from risegrad.common.files import output_folder, write_json
+    from risegrad.common.files import write_json
+    from riselab.common.folders import output_folder
     from riselab.sandbox.figures import draw_all
     from riselab.sandbox.quadratics import one_thread
     from riselab.sandbox.run import STAGES, comparisons, run

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from risegrad.common.seeds import generator_for
-from risegrad.common.settings import Checked, Limits
+from riselab.common.settings import Checked, Limits
 from riselab.sandbox import panels, trajectories
 from riselab.sandbox.informed import InformedMeasurement, measure_informed
 from riselab.sandbox.quadratics import DEFAULT_SPECTRUM, Quadratic, Spectrum, diagonal, rotated

@@ -21,11 +21,12 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import PrinterCallback, TrainerCallback
 
 from risegrad.common.environment import environment
-from risegrad.common.files import output_folder, write_json
+from risegrad.common.files import write_json
 from risegrad.common.imports import need
-from risegrad.common.settings import as_plain, essence
 from risegrad.integrations.keep import KeepCallback
 from risegrad.integrations.records import CARD, FILE, sign
+from riselab.common.folders import output_folder
+from riselab.common.settings import as_plain, essence
 from riselab.continual.chat.abilities import Drift
 from riselab.continual.chat.cache import cached, content_of
 from riselab.continual.chat.model import load, trainable, trained_parts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from risegrad.common.settings import APART, Checked, Count, NonNegative, Positive
+from riselab.common.settings import APART, Checked, Count, NonNegative, Positive
 
 OUT = "adapter"
 PLAIN = "-plain"

@@ -10,7 +10,7 @@ from continual.language.test_runs import killed_runs_go_on_to_the_same_end, run
 from continual.language.tiny_text import config, make_model, save_model
 from risegrad.common.seal import digest
 from risegrad.common.seeds import seed_for
-from risegrad.common.settings import essence
+from riselab.common.settings import essence
 from riselab.continual.additions.memory import MemorySettings, RunMemory
 from riselab.continual.batches import epoch_batches
 from riselab.continual.devices import Devices

@@ -5,11 +5,10 @@ from __future__ import annotations
 import html
 import math
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from risegrad.common.settings import read
 from risegrad.common.text_columns import text_columns
 from risegrad.curvature.diagnosis.recommendation import (
     Recommendation,
@@ -110,33 +109,11 @@ class Diagnosis:
         del content["candidates"]
         return content
 
-    @staticmethod
-    def from_dict(content: Mapping[str, Any]) -> Diagnosis:
-        """What ``to_dict`` gave, from a file; such a diagnosis has no shapers to recommend.
-
-        Files of earlier versions say more, which is left out.
-        """
-        return read(Diagnosis, _numbered(content), foreign=True)
-
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
 
     def __str__(self) -> str:
         return summary(self)
-
-
-NUMBERS = {"value": math.nan, "error": math.nan, "lower": -math.inf, "upper": math.inf}
-NUMBERS |= dict.fromkeys(("historical_loss", "incoming_loss", "progress"), math.nan)
-
-
-def _numbered(value: Any) -> Any:
-    """The inverse of ``plain`` where a number must stand."""
-    if isinstance(value, Mapping):
-        return {
-            key: NUMBERS[key] if entry is None and key in NUMBERS else _numbered(entry)
-            for key, entry in value.items()
-        }
-    return [_numbered(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
 def plain(value: Any) -> Any:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from risegrad.common.checks import check_choice
-from risegrad.common.settings import read, wrong
 from riselab import plugins
+from riselab.common.settings import read, wrong
 from riselab.continual.additions.addition import AdditionSettings, check_composition
 from riselab.continual.additions.gpm import GpmSettings
 from riselab.continual.additions.keeping import DarkReplaySettings, DistillSettings

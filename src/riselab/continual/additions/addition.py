@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from risegrad.common.settings import Checked
 from risegrad.core.attachment import Attachment
+from riselab.common.settings import Checked
 from riselab.continual.devices import Devices
 from riselab.continual.host import Host, Ref, Session, SessionBatch
 

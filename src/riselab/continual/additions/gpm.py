@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 
 from risegrad.common.seeds import generator_for
-from risegrad.common.settings import Limits, NonNegative, PositiveInt
 from risegrad.core.undisturbed import uncompiled
+from riselab.common.settings import Limits, NonNegative, PositiveInt
 from riselab.continual.additions.addition import Addition, AdditionSettings, Training
 from riselab.continual.host import ParameterGroup, Ref, Session
 

@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from risegrad.common.seeds import generator_for, seed_for
-from risegrad.common.settings import Count, NonNegative, Positive, PositiveInt
 from risegrad.keeping.answers import Answers
 from risegrad.keeping.examples import Group, KeepSettings, Kept, kept_of, taken
 from risegrad.keeping.keeper import Keeper
@@ -25,6 +24,7 @@ from risegrad.keeping.pull import kept_losses
 from risegrad.memory.files import packed, unpacked
 from risegrad.memory.layers import role_of
 from risegrad.memory.memory import Memory
+from riselab.common.settings import Count, NonNegative, Positive, PositiveInt
 from riselab.continual.additions.addition import AdditionSettings, Training
 from riselab.continual.additions.memory import LooksBack, MemorySettings, grown
 from riselab.continual.host import Ref, Session, SessionBatch, differentiable

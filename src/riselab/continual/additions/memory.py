@@ -19,7 +19,6 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from risegrad.common.seeds import generator_for, seed_for
-from risegrad.common.settings import Checked, Count, Limits, NonNegative, PositiveInt
 from risegrad.core.attachment import Attachment, attach
 from risegrad.core.blocks import listing
 from risegrad.memory.factor import Factor, Side
@@ -31,6 +30,7 @@ from risegrad.memory.outputs import Reading
 from risegrad.memory.penalty import Anchor
 from risegrad.memory.remembering import remember
 from risegrad.memory.retraction import interpolate, retract
+from riselab.common.settings import Checked, Count, Limits, NonNegative, PositiveInt
 from riselab.continual.additions.addition import Addition, AdditionSettings, Training
 from riselab.continual.host import ParameterGroup, Session, differentiable
 

@@ -13,8 +13,8 @@ from torch.nn import Parameter
 from torch.nn.functional import log_softmax, softmax
 
 from risegrad.common.seeds import generator_for
-from risegrad.common.settings import Count, Limits, NonNegative, Positive
 from risegrad.memory.penalty import Anchor
+from riselab.common.settings import Count, Limits, NonNegative, Positive
 from riselab.continual.additions.addition import Addition, AdditionSettings, Training
 from riselab.continual.additions.memory import WithMemory, anchor_in
 from riselab.continual.host import Ref, Session, SessionBatch, differentiable

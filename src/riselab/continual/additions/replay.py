@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from risegrad.common.seeds import generator_for
-from risegrad.common.settings import Count, PositiveInt
+from riselab.common.settings import Count, PositiveInt
 from riselab.continual.additions.addition import Addition, AdditionSettings, Training
 from riselab.continual.host import Ref
 

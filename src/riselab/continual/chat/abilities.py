@@ -28,8 +28,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from risegrad.common.settings import Checked, Count, PositiveInt
 from risegrad.keeping.answers import Answers, predictions
+from riselab.common.settings import Checked, Count, PositiveInt
 from riselab.continual.chat.cache import Made, cached, content_of
 from riselab.continual.chat.texts import (
     Batch,

@@ -16,8 +16,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn, uint8
 
-from risegrad.common.files import cache_folder, replacing
+from risegrad.common.files import replacing
 from risegrad.common.seal import digest
+from riselab.common.folders import cache_folder
 
 Made = tuple[dict[str, Tensor], dict[str, Any]]
 

@@ -17,8 +17,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from risegrad.common.seeds import seed_for
-from risegrad.common.settings import Unused, essence, read, without
 from riselab.common.inputs import look_at
+from riselab.common.settings import Unused, essence, read, without
 from riselab.continual import metrics
 from riselab.continual.chat.abilities import FILES, Abilities
 from riselab.continual.chat.cache import Made, cached, content_of, own_sources

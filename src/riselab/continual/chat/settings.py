@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, ClassVar, Literal
 
-from risegrad.common.settings import (
+from riselab.common.inputs import Hub, Local, Reading
+from riselab.common.settings import (
     APART,
     Checked,
     Count,
@@ -17,7 +18,6 @@ from risegrad.common.settings import (
     PositiveInt,
     Share,
 )
-from riselab.common.inputs import Hub, Local, Reading
 from riselab.continual.chat.abilities import FILES, AbilitySettings
 
 

@@ -14,8 +14,8 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from risegrad.common.settings import Checked, Limits, Positive, PositiveInt, Share
 from riselab.common.inputs import Hub, Local, Reading
+from riselab.common.settings import Checked, Limits, Positive, PositiveInt, Share
 from riselab.continual.language.lora import StackedLora, add_lora, free, own_linears
 
 

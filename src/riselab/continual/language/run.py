@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from risegrad.common.settings import as_plain
 from riselab.common.inputs import Reading
+from riselab.common.settings import as_plain
 from riselab.continual import metrics, preflight
 from riselab.continual.devices import Devices
 from riselab.continual.host import Stream, TrainingBudget

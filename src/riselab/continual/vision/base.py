@@ -17,11 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from risegrad.common.files import cache_folder, replacing
+from risegrad.common.files import replacing
 from risegrad.common.seal import digest
 from risegrad.common.seeds import generator_for, seed_for
-from risegrad.common.settings import as_plain
+from riselab.common.folders import cache_folder
 from riselab.common.inputs import essential, look_at
+from riselab.common.settings import as_plain
 from riselab.continual.batches import Loader, epoch_batches
 from riselab.continual.devices import Devices
 from riselab.continual.host import Stream, Task, TrainingBudget

@@ -14,9 +14,9 @@ from torch.nn import Parameter
 from torch.nn.functional import linear, normalize, relu
 
 from risegrad.common.imports import need
-from risegrad.common.settings import Checked, Count, Positive, PositiveInt, Share
 from riselab import plugins
 from riselab.common.inputs import Hub, Local, Reading
+from riselab.common.settings import Checked, Count, Positive, PositiveInt, Share
 
 MLP = "mlp"
 """The name of the model in settings."""

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from risegrad.common.settings import Positive
+from riselab.common.settings import Positive
 from riselab.continual.host import Session
 from riselab.continual.language import SUMMARIES
 from riselab.continual.language.batches import TextBatch, Tokens, padded, tokenized

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from risegrad.common.seeds import generator_for
-from risegrad.common.settings import Checked, Limits
+from riselab.common.settings import Checked, Limits
 from riselab.continual.host import Host, ParameterGroup, Score, Session, Stream, saved_parameters
 from riselab.continual.language import SUMMARIES
 from riselab.continual.language.batches import TextBatch

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from risegrad.common.checks import check_choice
-from risegrad.common.settings import Checked, Count, Limits, Seed32, Share
+from riselab.common.settings import Checked, Count, Limits, Seed32, Share
 
 TABLES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 

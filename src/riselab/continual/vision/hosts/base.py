@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from risegrad.common.settings import Checked
+from riselab.common.settings import Checked
 from riselab.continual.host import Host, Score
 from riselab.continual.vision.kit import Kit
 

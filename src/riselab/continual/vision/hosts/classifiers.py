@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from risegrad.common.seeds import generator_for
-from risegrad.common.settings import Positive
+from riselab.common.settings import Positive
 from riselab.continual.host import Items, ParameterGroup, Session, saved_parameters
 from riselab.continual.rules import HeadRule, Rule, head_rule_of
 from riselab.continual.vision.hosts.base import VisionHost, VisionHostSettings, session_loss

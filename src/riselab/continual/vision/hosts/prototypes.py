@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from risegrad.common.settings import NonNegative
+from riselab.common.settings import NonNegative
 from riselab.continual.host import Session, saved_parameters
 from riselab.continual.rules import head_rule_of
 from riselab.continual.vision.hosts.base import VisionHost, VisionHostSettings

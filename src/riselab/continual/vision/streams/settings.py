@@ -8,7 +8,9 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from risegrad.common.checks import check_choice
-from risegrad.common.settings import (
+from riselab import plugins
+from riselab.common.inputs import Local, Reading
+from riselab.common.settings import (
     APART,
     Checked,
     Count,
@@ -19,8 +21,6 @@ from risegrad.common.settings import (
     as_plain,
     read,
 )
-from riselab import plugins
-from riselab.common.inputs import Local, Reading
 from riselab.continual.vision.streams.images import PUBLISHED_SEED
 
 if TYPE_CHECKING:

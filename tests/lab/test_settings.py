@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from risegrad.common.seal import digest
-from risegrad.common.settings import (
+from riselab.common.settings import (
     APART,
     as_plain,
     essence,

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from risegrad.common.settings import (
+from riselab.common.settings import (
     Checked,
     Count,
     Limits,
