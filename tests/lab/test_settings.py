@@ -164,6 +164,15 @@ def test_an_override_makes_the_tables_it_needs() -> None:
     assert override({"seeds": [0]}, "seeds=[1]") == {"seeds": [1]}
 
 
+def test_one_of_a_list_of_tables_is_named_by_its_number() -> None:
+    tables = {"a": [{"x": 1}, {"x": 2, "y": 3}]}
+    assert override(tables, "a.1.x=5") == {"a": [{"x": 1}, {"x": 5, "y": 3}]}
+    assert tables == {"a": [{"x": 1}, {"x": 2, "y": 3}]}
+    for place in ("a.2.x", "a.z.x"):
+        with pytest.raises(ValueError, match=rf"{place}: .* must be a number below 2"):
+            override(tables, f"{place}=5")
+
+
 @pytest.mark.parametrize(
     ("assignment", "message"),
     [

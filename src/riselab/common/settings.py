@@ -26,7 +26,7 @@ import functools
 import sys
 import tomllib
 import types
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from typing import (
     Annotated,
@@ -189,16 +189,30 @@ def override(mapping: Mapping[str, Any], assignment: str) -> dict[str, Any]:
 
 
 def place_value(mapping: Mapping[str, Any], place: str, value: Any) -> dict[str, Any]:
-    """The mapping with ``value`` at a dotted place; missing tables on the way are created."""
+    """The mapping with ``value`` at a dotted place; missing tables on the way are created.
+
+    >>> place_value({"additions": [{"name": "ewc"}]}, "additions.0.weight", 3)
+    {'additions': [{'name': 'ewc', 'weight': 3}]}
+    """
     parts = [part.strip() for part in place.split(".")]
-    below: Any = mapping
-    for depth, part in enumerate(parts[:-1], start=1):
-        below = below.get(part, {})
-        if not isinstance(below, Mapping):
-            raise ValueError(f"{place}: {'.'.join(parts[:depth])} is a value, not a table")
-    for part in reversed(parts):
-        value = {part: value}
-    return merge(mapping, value)
+    placed: dict[str, Any] = _placed(mapping, parts, place, value)
+    return placed
+
+
+def _placed(table: Any, parts: Sequence[str], place: str, value: Any) -> Any:
+    part, *rest = parts
+    if isinstance(table, list):
+        number = int(part) if part.isdecimal() else len(table)
+        if number >= len(table):
+            raise ValueError(
+                f"{place}: {part!r} must be a number below {len(table)}, one of a list of tables"
+            )
+        new = _placed(table[number], rest, place, value) if rest else value
+        return [*table[:number], new, *table[number + 1 :]]
+    if not isinstance(table, Mapping):
+        above = place.split(".")[: -len(parts)]
+        raise ValueError(f"{place}: {'.'.join(above)} is a value, not a table")
+    return merge(table, {part: _placed(table.get(part, {}), rest, place, value) if rest else value})
 
 
 def unknown(name: str, known: Iterable[str]) -> str:

@@ -305,6 +305,11 @@ class Host(ABC):
     def score(self, tasks: Sequence[int]) -> dict[str, list[Score]]:
         """By name of the score: one entry per task."""
 
+    def data_bytes(self, refs: Sequence[Ref]) -> int | None:
+        """What these training examples take as data: one byte for each colour of a pixel, UTF-8 of
+        a text; None where the host does not know."""
+        return None
+
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps of the host between two sessions."""

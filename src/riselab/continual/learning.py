@@ -45,6 +45,8 @@ class History:
     seconds: dict[str, list[float]] = field(default_factory=lambda: {"train": [], "score": []})
     memory_bytes: list[int] = field(default_factory=list)
     """Of a run that remembers: the size of its memory after each session."""
+    data_bytes: list[int] = field(default_factory=list)
+    """Of such a run: the size of the data that this stands for."""
 
 
 class Learner:
@@ -94,6 +96,8 @@ class Learner:
         if kept := [addition for addition in self.additions if isinstance(addition, LooksBack)]:
             self.history.memory_bytes = _added([k.sizes for k in kept])
             self.history.seconds["remember"] = _added([k.seconds for k in kept])
+        else:  # what is kept are the examples themselves
+            self.history.memory_bytes = list(self.history.data_bytes)
         return self.history
 
     def _known_tasks(self) -> None:
@@ -160,6 +164,10 @@ class Learner:
         session.module.eval()
         for addition in self.additions:
             addition.end(training)
+        held = {ref for addition in self.additions for ref in addition.stands_for}
+        size = self.host.data_bytes(sorted(held)) if held else None
+        if size is not None:
+            self.history.data_bytes.append(size)
         return earlier
 
     def _score(self, task: int) -> None:
@@ -201,6 +209,7 @@ class Learner:
             "losses": list(history.losses),
             "trainable": dict(history.trainable),
             "seconds": {name: list(values) for name, values in history.seconds.items()},
+            "data_bytes": list(history.data_bytes),
         }
 
     def _save(self, state: dict[str, Any]) -> None:
@@ -221,6 +230,7 @@ class Learner:
             losses=state.get("losses", between["losses"]),
             trainable=between["trainable"],
             seconds=between["seconds"],
+            data_bytes=between.get("data_bytes", []),
         )
 
 

@@ -42,6 +42,7 @@ def result(
         "notes": list(stream.notes),
         "seconds": history.seconds,
         "memory_bytes": history.memory_bytes,
+        "data_bytes": history.data_bytes,
     } | ({"line": [_line(point) for point in history.line]} if history.line else {})
 
 

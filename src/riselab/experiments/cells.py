@@ -134,7 +134,7 @@ def expand(
     unused: list[Mapping[str, str]] = []
     for order, (row, layers) in enumerate(rows):
         unused.append({})
-        for seed in experiment.seeds:
+        for seed in (row.decides and experiment.select_seeds) or experiment.seeds:
             try:
                 try:
                     settings = read_config(layers.merged() | {"seed": seed})

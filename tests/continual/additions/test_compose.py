@@ -24,7 +24,7 @@ REFUSED = [
 def test_all_are_registered_with_one_line_each():
     assert list(ADDITIONS) == [
         *("replay", "ewc", "lwf", "gpm", "all-classes"),
-        *("kron-anchor", "retract", "interpolate", "distill", "dark-replay"),
+        *("kron-anchor", "retract", "interpolate", "distill", "dark-replay", "null-space"),
     ]
     assert all(catalogue()["additions"].values())
     for name, kind in ADDITIONS.items():

@@ -136,7 +136,7 @@ def test_states_come_back(make_small, of):
     again = Keep(0, **KEEP | {"budget": 0.02})
     again.settings = keep.settings
     again.load_state_dict(keep.state_dict())
-    assert again.state_dict().keys() == {"seconds", "sizes", "memory", "kept", "counts"}
+    assert again.state_dict().keys() == {"seconds", "sizes", "refs", "memory", "kept", "counts"}
     counts = again.state_dict()["counts"]["body"]
     assert (counts["steps"], counts["pulls"]) == (6, 6)
     assert counts["strength"] != 1
@@ -209,11 +209,18 @@ def test_runs_and_killed_runs(digits, tmp_path, host, rule, additions):
     whole = perform(settings, tmp_path / "whole", quiet)
     assert len(whole["memory_bytes"]) == len(whole["seconds"]["remember"]) == 2
     assert 0 < whole["memory_bytes"][0] < whole["memory_bytes"][1]
+    assert whole["data_bytes"] == [16 * 192, 32 * 192]  # 8 images of each class, 3 x 8 x 8
     with pytest.raises(Killed):
         perform(settings, tmp_path / "killed", killer("epoch", 2))
     again = perform(settings, tmp_path / "killed", quiet)
-    for part in ("scores", "losses", "trainable", "memory_bytes"):
+    for part in ("scores", "losses", "trainable", "memory_bytes", "data_bytes"):
         assert again[part] == whole[part]
+
+
+def test_replay_keeps_the_data_itself(digits, tmp_path):
+    addition = {"name": "replay", "size": 20}
+    found = perform(read_config(digits("adapter-classifier", [addition])), tmp_path, quiet)
+    assert found["data_bytes"] == found["memory_bytes"] == [16 * 192, 20 * 192]
 
 
 def test_what_is_kept_comes_last_and_has_the_settings_of_the_run():

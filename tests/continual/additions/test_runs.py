@@ -12,7 +12,10 @@ ANYWHERE = ("adapter-classifier", "zo-fc", "zo-fc-rise")
 COMPOSES = [
     *itertools.product(
         ANYWHERE,
-        ["replay", "ewc", "lwf", "gpm", "all-classes", "kron-anchor", "retract", "interpolate"],
+        [
+            *("replay", "ewc", "lwf", "gpm", "all-classes", "kron-anchor"),
+            *("retract", "interpolate", "null-space"),
+        ],
     ),
     *itertools.product(("adapter-classifier", "zo-fc-rise"), ["distill", "dark-replay"]),
     # No loss of new classes shows a pull on a head's old rows, so distill is not among these.

@@ -11,6 +11,7 @@ from riselab.continual.additions.addition import AdditionSettings, check_composi
 from riselab.continual.additions.gpm import GpmSettings
 from riselab.continual.additions.keeping import DarkReplaySettings, DistillSettings
 from riselab.continual.additions.memory import InterpolateSettings, RetractSettings
+from riselab.continual.additions.null_space import NullSpaceSettings
 from riselab.continual.additions.penalties import EwcSettings, KronAnchorSettings, LwfSettings
 from riselab.continual.additions.replay import AllClassesSettings, ReplaySettings
 
@@ -27,6 +28,7 @@ _ALL: tuple[type[AdditionSettings], ...] = (
     InterpolateSettings,
     DistillSettings,
     DarkReplaySettings,
+    NullSpaceSettings,
 )
 plugins.ADDITIONS.bring(
     {kind.name: kind for kind in _ALL}, {kind.name: kind.summary for kind in _ALL}

@@ -95,6 +95,11 @@ class Addition:
     def end(self, training: Training) -> None:
         """After the last step of a session, before the host finishes it; in evaluation mode."""
 
+    @property
+    def stands_for(self) -> Sequence[Ref]:
+        """Training examples that it holds, or that what it holds was made of."""
+        return ()
+
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps of the addition, as plain data and tensors."""
         return {}

@@ -47,6 +47,7 @@ class Keeps(LooksBack):
         self.memory: Memory | None = None
 
     def end(self, training: Training) -> None:
+        super().end(training)
         started = time.perf_counter()
         settings = KeepSettings(
             examples=max(2, self.settings.examples),
@@ -74,6 +75,7 @@ class Keeps(LooksBack):
 
     def state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = {"seconds": [*self.seconds], "sizes": [*self.sizes]}
+        state["refs"] = [list(ref) for ref in self.refs]
         if self.memory is not None:
             state["memory"] = packed(self.memory)
         if self.kept is not None:
@@ -87,6 +89,7 @@ class Keeps(LooksBack):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.seconds, self.sizes = [*state["seconds"]], [*state["sizes"]]
+        self.refs = [(task, index) for task, index in state.get("refs", [])]
         self.memory = Memory(**unpacked(state["memory"])) if "memory" in state else None
         self.kept = None
         if "kept" in state:
@@ -222,7 +225,6 @@ class DarkReplay(Keeps):
     def __init__(self, chosen: DarkReplaySettings, seed: int) -> None:
         super().__init__(seed)
         self.chosen = chosen
-        self.refs: list[Ref] = []
         self._distance: Callable[[], Tensor] | None = None
 
     def begin(self, training: Training) -> None:
@@ -248,15 +250,3 @@ class DarkReplay(Keeps):
         self, session: Session, batch: SessionBatch, logits: Tensor | None
     ) -> Tensor | None:
         return None if self._distance is None else self.chosen.weight * self._distance()
-
-    def end(self, training: Training) -> None:
-        super().end(training)
-        task = training.session.task
-        self.refs += [(task, n) for n in self.looked_at(task, training.session.examples)]
-
-    def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"refs": [list(ref) for ref in self.refs]}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.refs = [(task, index) for task, index in state["refs"]]

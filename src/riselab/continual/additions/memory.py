@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import glob
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
@@ -32,7 +32,7 @@ from risegrad.memory.remembering import remember
 from risegrad.memory.retraction import interpolate, retract
 from riselab.common.settings import Checked, Count, Limits, NonNegative, PositiveInt
 from riselab.continual.additions.addition import Addition, AdditionSettings, Training
-from riselab.continual.host import ParameterGroup, Session, differentiable
+from riselab.continual.host import ParameterGroup, Ref, Session, differentiable
 
 BATCH = 32
 """Examples that are remembered at a time."""
@@ -76,6 +76,16 @@ class LooksBack(Addition):
         """Of looking, per session."""
         self.sizes: list[int] = []
         """Bytes of all that is kept after each session."""
+        self.refs: list[Ref] = []
+        """Examples of all sessions so far."""
+
+    @property
+    def stands_for(self) -> Sequence[Ref]:
+        return self.refs
+
+    def end(self, training: Training) -> None:
+        task = training.session.task
+        self.refs += [(task, n) for n in self.looked_at(task, training.session.examples)]
 
     def looked_at(self, task: int, there: int) -> list[int]:
         """Which of a task's ``there`` training examples are looked at."""
@@ -138,6 +148,7 @@ class RunMemory(LooksBack):
                     training.shaping[group.name] = handle
 
     def end(self, training: Training) -> None:
+        super().end(training)
         started = time.perf_counter()
         new = self._changed(self._remembered(training))
         if self.memory is None or self.settings.source == "incoming":
@@ -150,12 +161,14 @@ class RunMemory(LooksBack):
 
     def state_dict(self) -> dict[str, Any]:
         state = {"sessions": self.sessions, "seconds": list(self.seconds), "sizes": [*self.sizes]}
+        state["refs"] = [list(ref) for ref in self.refs]
         return state if self.memory is None else state | {"memory": packed(self.memory)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.memory = Memory(**unpacked(state["memory"])) if "memory" in state else None
         self.sessions, self.seconds = state["sessions"], list(state["seconds"])
         self.sizes = list(state["sizes"])
+        self.refs = [(task, index) for task, index in state.get("refs", [])]
 
     def _remembered(self, training: Training) -> Memory:
         """In every process the same: each looks at all examples."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -61,6 +62,10 @@ class Remembering(Addition):
 
     def end(self, training: Training) -> None:
         self.memory.see(training.session.task, training.session.examples)
+
+    @property
+    def stands_for(self) -> Sequence[Ref]:
+        return self.memory.refs
 
     def state_dict(self) -> dict[str, Any]:
         return self.memory.state_dict()

@@ -13,7 +13,15 @@ from torch import Tensor, nn
 
 from risegrad.common.seeds import generator_for
 from riselab.common.settings import Checked, Limits
-from riselab.continual.host import Host, ParameterGroup, Score, Session, Stream, saved_parameters
+from riselab.continual.host import (
+    Host,
+    ParameterGroup,
+    Ref,
+    Score,
+    Session,
+    Stream,
+    saved_parameters,
+)
 from riselab.continual.language import SUMMARIES
 from riselab.continual.language.batches import TextBatch
 from riselab.continual.language.kit import LanguageKit
@@ -74,6 +82,10 @@ class LanguageHost(Host):
                 found[self.main_score].append(Score(main, total))
                 found[self.side_score].append(Score(side, total))
         return found
+
+    def data_bytes(self, refs: Sequence[Ref]) -> int:
+        """Of the prompts, which are all that a memory looks at."""
+        return sum(len(self.kit.stream[t].train.prompts[n].encode()) for t, n in refs)
 
     def hits(self, task: int, split: str) -> Tensor:
         """Right answers by the main score, by the side score, and all, in this process."""

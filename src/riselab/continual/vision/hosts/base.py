@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from riselab.common.settings import Checked
-from riselab.continual.host import Host, Score
+from riselab.continual.host import Host, Ref, Score
 from riselab.continual.vision.kit import Kit
 
 
@@ -43,6 +43,10 @@ class VisionHost(Host):
     def __init__(self, kit: Kit, settings: Any) -> None:
         self.kit, self.settings = kit, settings
         self.stream, self.known = kit.stream, kit.stream.known
+
+    def data_bytes(self, refs: Sequence[Ref]) -> int:
+        image = self.kit.stream[0].train.images([0], train=False, seeds=0)
+        return len(refs) * image.numel()
 
     @abstractmethod
     def predict(self, task: int, split: str) -> tuple[Tensor, Tensor]:
