@@ -298,7 +298,7 @@ class File(Sections):
     select: str = ""
     """By what one point of each sweep is chosen for the report; without it all are reported."""
     select_seeds: tuple[int, ...] = ()
-    """The seeds of the runs that choose, where fewer than all of them are enough."""
+    """The seeds of the runs that choose, whichever report; empty: those that report."""
     diagnosis: Table = field(default_factory=dict)
     """For ``rise diagnose`` and ``rise local``; no run depends on it."""
     validation: Table = field(default_factory=dict)
@@ -332,8 +332,6 @@ class File(Sections):
             )
 
     def _check_select(self) -> None:
-        if stray := set(self.select_seeds) - set(self.seeds):
-            raise ValueError(f"select_seeds must be among the seeds, got {sorted(stray)}")
         if not self.select:
             return
         check_select(self.select)
