@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from riselab.common.settings import Limits
 from risegrad.memory.factor import Diagonal, Factor, Side
 from risegrad.memory.layers import role_of
 from risegrad.memory.sides import Bound, ParameterSides
+from riselab.common.settings import Limits
 from riselab.continual.additions.addition import AdditionSettings, Training
 from riselab.continual.additions.memory import WithMemory, grown, module_names
 
