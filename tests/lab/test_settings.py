@@ -169,7 +169,7 @@ def test_one_of_a_list_of_tables_is_named_by_its_number() -> None:
     assert override(tables, "a.1.x=5") == {"a": [{"x": 1}, {"x": 5, "y": 3}]}
     assert tables == {"a": [{"x": 1}, {"x": 2, "y": 3}]}
     for place in ("a.2.x", "a.z.x"):
-        with pytest.raises(ValueError, match=rf"{place}: .* must be a number below 2"):
+        with pytest.raises(ValueError, match=rf"{place[:3]} must be a number below 2"):
             override(tables, f"{place}=5")
 
 

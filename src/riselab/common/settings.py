@@ -26,7 +26,7 @@ import functools
 import sys
 import tomllib
 import types
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from typing import (
     Annotated,
@@ -185,34 +185,28 @@ def override(mapping: Mapping[str, Any], assignment: str) -> dict[str, Any]:
         raise ValueError(
             f"an override must look like section.key=value, got {short(assignment, LONGEST)}"
         )
-    return place_value(mapping, place, _parsed(text.strip(), assignment))
+    changed: dict[str, Any] = place_value(mapping, place, _parsed(text.strip(), assignment))
+    return changed
 
 
-def place_value(mapping: Mapping[str, Any], place: str, value: Any) -> dict[str, Any]:
-    """The mapping with ``value`` at a dotted place; missing tables on the way are created.
+def place_value(table: Any, place: str, value: Any, above: str = "") -> Any:
+    """The table with ``value`` at a dotted place; missing tables on the way are created.
 
     >>> place_value({"additions": [{"name": "ewc"}]}, "additions.0.weight", 3)
     {'additions': [{'name': 'ewc', 'weight': 3}]}
     """
-    parts = [part.strip() for part in place.split(".")]
-    placed: dict[str, Any] = _placed(mapping, parts, place, value)
-    return placed
-
-
-def _placed(table: Any, parts: Sequence[str], place: str, value: Any) -> Any:
-    part, *rest = parts
+    part, dot, rest = (piece.strip() for piece in place.partition("."))
+    here = f"{above}.{part}".lstrip(".")
     if isinstance(table, list):
-        number = int(part) if part.isdecimal() else len(table)
-        if number >= len(table):
-            raise ValueError(
-                f"{place}: {part!r} must be a number below {len(table)}, one of a list of tables"
-            )
-        new = _placed(table[number], rest, place, value) if rest else value
+        if not part.isdecimal() or int(part) >= len(table):
+            raise ValueError(f"{here} must be a number below {len(table)}, the place in a list")
+        number = int(part)
+        new = place_value(table[number], rest, value, here) if dot else value
         return [*table[:number], new, *table[number + 1 :]]
     if not isinstance(table, Mapping):
-        above = place.split(".")[: -len(parts)]
-        raise ValueError(f"{place}: {'.'.join(above)} is a value, not a table")
-    return merge(table, {part: _placed(table.get(part, {}), rest, place, value) if rest else value})
+        raise ValueError(f"{here}: {above} is a value, not a table")
+    new = place_value(table.get(part, {}), rest, value, here) if dot else value
+    return merge(table, {part: new})
 
 
 def unknown(name: str, known: Iterable[str]) -> str:
