@@ -15,6 +15,7 @@ EXTRAS = {
     "curvlinops": "curvature", "matplotlib": "lab", "pandas": "lab", "tqdm": "lab",
     "sklearn": "lab", "altair": "lab", "jinja2": "lab", "vl_convert": "lab",
     "ray": "ray", "tensorboard": "track", "wandb": "track", "mlflow": "track",
+    "lm_eval": "ifeval", "langdetect": "ifeval", "nltk": "ifeval",
 }  # fmt: skip
 """The extra that brings a package; of several, the one that is named where nothing else is said."""
 

@@ -10,7 +10,8 @@ import torch
 from continual.chat import tiny_chat
 from continual.chat.tiny_chat import config
 from riselab.cli import main
-from riselab.continual.chat.model import averaged_back, trainable, trained_parts
+from riselab.continual.chat.adapters import trained_parts
+from riselab.continual.chat.model import averaged_back, trainable
 from riselab.continual.chat.run import score
 from riselab.continual.chat.settings import ChatModelSettings, ChatStreamSettings
 from riselab.continual.chat.tasks import build_stream

@@ -10,6 +10,9 @@ the model gave then, and how often its likeliest token is the same.
 ``facts.jsonl.gz`` (``prompt, answers``): what share of the answers to other questions of the same
 kind ("The capital of ...") is less likely than the right one, so that 50 is chance. A taste for
 short answers, or for no sentence around them, lifts all of them alike.
+
+The instructions may have IFEval's fields, too: ``followed`` is the share of them that answers obey,
+see ``following``.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from torch.nn.functional import cross_entropy
 from risegrad.keeping.answers import Answers, predictions
 from riselab.common.settings import Checked, Count, PositiveInt
 from riselab.continual.chat.cache import Made, cached, content_of
+from riselab.continual.chat.following import checkable, followed
 from riselab.continual.chat.texts import (
     Batch,
     Chat,
@@ -74,6 +78,10 @@ class AbilitySettings(Checked):
     """Questions with options, as many of each task of the file as of any other."""
     facts: Count = 48
     """Facts, as many of each kind as of any other."""
+    follow: Count = 0
+    """Instructions whose answers IFEval's checkers judge; none of those that rules may replay."""
+    written: PositiveInt = 128
+    """Most tokens of an answer that is judged."""
 
 
 class Drift:
@@ -190,7 +198,16 @@ class Abilities:
             return {}
         ways = {"wiki": self._wiki, "choice": self._choice, "facts": self._facts}
         found = {name: way(model) for name, way in ways.items() if getattr(self.sizes, name)}
+        if self.sizes.follow:
+            found["followed"] = self._followed(model)
         return {name: value for name, value in found.items() if value is not None}
+
+    def _followed(self, model: Any) -> float | None:
+        """Percent of the single instructions in the prompts that the answers obey."""
+        replayed = {*instructions(self.folder, self.sizes)[1]}
+        rows = [row for row in rows_of(self.folder, INSTRUCTIONS) if row["prompt"] not in replayed]
+        asked = checkable(rows)[: self.sizes.follow]
+        return followed(model, self._texts, asked, self.sizes.written)
 
     def _wiki(self, model: Any) -> float | None:
         """The mean loss of a token."""

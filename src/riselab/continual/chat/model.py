@@ -1,4 +1,4 @@
-"""A causal chat model with its tokenizer, what of it trains, and the chats that it is kept by."""
+"""A causal chat model with its tokenizer, its trained parameters, and what it is kept by."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from risegrad.common.imports import need
-from risegrad.common.seeds import seed_for
 from risegrad.curvature.batches import IGNORED
 from risegrad.keeping.dreams import dreamed
 from riselab.continual.chat.abilities import instructions
 from riselab.continual.chat.cache import Made, cached, content_of
 from riselab.continual.chat.settings import ChatModelSettings, ChatRun
-from riselab.continual.chat.texts import Batch, Chat, ChatTexts, greedy
+from riselab.continual.chat.texts import Chat, ChatTexts, greedy
 
 DREAM_BATCH = 30
 
@@ -32,41 +31,6 @@ def load(settings: ChatModelSettings, device: torch.device) -> tuple[Any, Any]:
     kind = transformers.AutoModelForCausalLM
     model = kind.from_pretrained(place, dtype=torch.float32, **how).to(device).eval()
     return model, tokenizer
-
-
-def trained_parts(
-    model: Any, settings: ChatModelSettings, seed: int, old: Sequence[Batch] = ()
-) -> Any:
-    """The model with what trains put on its linear layers; ``old`` is what CorDA looks at."""
-    if settings.trains == "all":
-        return model.requires_grad_(True)
-    peft = need("peft", "language", "LoRA")
-    where = {"target_modules": "all-linear", "task_type": "CAUSAL_LM"}
-    if settings.trains == "osf":
-        return peft.get_peft_model(model, peft.OSFConfig(**where))
-    config = peft.LoraConfig(
-        r=settings.rank, lora_alpha=settings.alpha, lora_dropout=settings.dropout, **where
-    )
-    torch.manual_seed(seed_for(seed, "lora"))
-    if settings.trains == "corda":
-        _look_for_corda(model, config, old)
-    return peft.get_peft_model(model, config)
-
-
-def _look_for_corda(model: Any, config: Any, old: Sequence[Batch]) -> None:
-    from peft.tuners.lora.config import CordaConfig
-    from peft.tuners.lora.corda import preprocess_corda
-
-    def run() -> None:
-        for batch in old:  # one chat each: CorDA counts every position, padding too
-            model(input_ids=batch["input_ids"].to(model.device), use_cache=False)
-
-    config.init_lora_weights, config.corda_config = "corda", CordaConfig(corda_method="kpm")
-    # It sees names only, and the output layer is none of peft's linear ones.
-    names = {n for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)}
-    out = model.get_output_embeddings()
-    config.target_modules = {n for n in names if model.get_submodule(n) is not out}
-    preprocess_corda(model, config, run_model=run)
 
 
 def trainable(model: Any) -> dict[str, Parameter]:

@@ -21,6 +21,7 @@ from riselab.common.inputs import look_at
 from riselab.common.settings import Unused, essence, read, without
 from riselab.continual import metrics
 from riselab.continual.chat.abilities import FILES, Abilities
+from riselab.continual.chat.adapters import trained_parts
 from riselab.continual.chat.cache import Made, cached, content_of, own_sources
 from riselab.continual.chat.model import (
     averaged_back,
@@ -30,7 +31,6 @@ from riselab.continual.chat.model import (
     old_chats,
     put,
     trainable,
-    trained_parts,
 )
 from riselab.continual.chat.settings import USES, ChatRun, ChatStreamSettings
 from riselab.continual.chat.tasks import Examples, build_stream
@@ -61,17 +61,25 @@ class ChatDomain(Domain[ChatRun]):
         if reasons := settings.rule.unused():
             raise Unused(reasons)
         rule, trains = settings.rule, settings.model.trains
-        # Both need the weights of then as they were, beside an adapter that began as zero.
-        if rule.name == "kl-new" and trains != "lora":
-            raise ValueError(f"rule.name 'kl-new' needs model.trains = 'lora', got {trains!r}")
-        if rule.share != 1 and trains not in ("lora", "all"):
-            raise ValueError(f"rule.share needs model.trains = 'lora' or 'all', got {trains!r}")
+        # They need the weights of then as they were, beside an adapter that began as zero.
+        if rule.name in ("kl-new", "ewc") and trains not in ("lora", "oplora"):
+            raise ValueError(
+                f"rule.name {rule.name!r} needs model.trains = 'lora' or 'oplora', got {trains!r}"
+            )
+        if rule.share != 1 and trains not in ("lora", "oplora", "all"):
+            raise ValueError(
+                f"rule.share needs model.trains = 'lora', 'oplora' or 'all', got {trains!r}"
+            )
         return settings
 
     def missing(self, settings: ChatRun, known: Known) -> list[str]:
         missing = missing_extras(
             ["transformers", "peft", "safetensors"], "language", "a chat model"
         )
+        if settings.abilities.follow:
+            missing += missing_extras(
+                ["lm_eval", "langdetect", "nltk"], "ifeval", "abilities.follow"
+            )
         missing += once(known, _unreadable, settings.stream)
         place = settings.model.weights
         if place and not (Path(place).expanduser() / "config.json").is_file():
@@ -127,7 +135,7 @@ class ChatDomain(Domain[ChatRun]):
             abilities = _abilities(settings, stream, model, texts)
             before = _untrained(settings, stream, model, texts)
             old = []
-            if "old" in USES[settings.rule.name] or settings.model.trains == "corda":
+            if "old" in USES[settings.rule.name] or settings.model.trains in ("corda", "lora-null"):
                 old = old_chats(
                     model, texts.tokenizer, settings, settings.rule.examples, settings.seed
                 )

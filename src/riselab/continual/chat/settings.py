@@ -53,12 +53,16 @@ class ChatModelSettings(Checked):
     """A name on the hub, of a model with a chat template."""
     weights: str = ""
     """A local folder in the form of transformers, to use instead of the hub."""
-    trains: Literal["lora", "all", "osf", "corda"] = "lora"
+    trains: Literal["lora", "all", "osf", "corda", "oplora", "lora-null"] = "lora"
     """A LoRA on all linear layers; all weights; peft's OSF, which trains the small half of each
-    weight's singular values; or peft's CorDA, a LoRA that begins where old chats use a weight least
-    (``knowledge-preserving``)."""
+    weight's singular values; peft's CorDA, a LoRA that begins where old chats use a weight least
+    (``knowledge-preserving``); OPLoRA, which projects a LoRA away from each weight's strongest
+    singular vectors on both sides; LoRA-Null, which begins in the null space of old chats' inputs.
+    """
     rank: PositiveInt = 8
-    """Of LoRA and CorDA."""
+    """Of LoRA and what is made like one."""
+    protect: PositiveInt = 128
+    """Singular vectors of each weight that OPLoRA leaves alone."""
     alpha: Positive = 16.0
     """Of LoRA, whose output is multiplied by alpha / rank."""
     dropout: Share = 0.0
@@ -119,9 +123,13 @@ RULES = {
     "kl-new": "KL(then || now) on the new answers as a part of the loss, as in ASFT",
     "replay": "old chats as data: the loss of their answers is a part of the loss",
     "dark-replay": "kl and replay: DER++, with KL for the distance of scores",
+    "ewc": "EWC: a penalty on moves, weighed by squared gradients of old chats",
+    "kron-anchor": "the same with Kronecker factors of each layer",
     "rise": "the gradient, shaped blockwise by RISE as in the paper, before the optimizer",
+    "covariance-noise": "control: Gaussian noise with RISE's mean and covariance",
 }
 _OLD = ("old", "examples", "tokens")
+_SHAPED = ("q", "chunk")
 USES: Mapping[str, tuple[str, ...]] = {
     "plain": (),
     "keep": (*_OLD, "damping", "pull", "budget"),
@@ -131,7 +139,10 @@ USES: Mapping[str, tuple[str, ...]] = {
     "kl-new": ("weight",),
     "replay": (*_OLD, "weight"),
     "dark-replay": (*_OLD, "weight"),
-    "rise": ("q", "chunk"),
+    "ewc": (*_OLD, "weight"),
+    "kron-anchor": (*_OLD, "weight"),
+    "rise": _SHAPED,
+    "covariance-noise": _SHAPED,
 }
 
 
@@ -141,7 +152,9 @@ class ChatRule(Checked):
 
     name: Annotated[str, OneOf(tuple(RULES))] = "plain"
     """``plain``: nothing; ``keep``: shape and pull; ``informed``: shape; ``distill``: pull; ``kl``,
-    ``replay``, ``dark-replay``: old chats in the loss; ``rise``."""
+    ``replay``, ``dark-replay``: old chats in the loss; ``kl-new``: the new answers; ``ewc``,
+    ``kron-anchor``: a penalty; ``rise`` and its control ``covariance-noise`` (its control without
+    noise, a scaled gradient, is plain training by AdamW)."""
     old: Literal["dreams", "prompts"] = "dreams"
     """The old chats: the model writes them itself, or answers real instructions (every second one
     of the abilities' file; the others measure the drift)."""
@@ -159,9 +172,9 @@ class ChatRule(Checked):
     weight: Positive = 1.0
     """Of each part that is added to the loss."""
     q: PositiveInt = 4
-    """Directions per block, of RISE."""
+    """Directions per block, of RISE and its control."""
     chunk: PositiveInt = 64
-    """Elements of a block, of RISE."""
+    """Elements of a block, of RISE and its control."""
     share: Annotated[float, Limits(above=0, at_most=1)] = 1.0
     """With any rule: the share of the learned change that is applied (WiSE-FT)."""
     shapes: ClassVar[tuple[str, ...]] = ("keep", "informed")

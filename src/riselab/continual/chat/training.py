@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,10 +17,11 @@ from torch.optim import AdamW, Optimizer
 
 from risegrad.common.seeds import generator_for, seed_for
 from risegrad.core.attachment import attach
-from risegrad.core.shapers import Rise
+from risegrad.core.shapers import CovarianceNoise, Rise, Shaper
 from risegrad.keeping.keep import keep
 from risegrad.keeping.keeper import Keeper
 from riselab.continual.batches import epoch_batches
+from riselab.continual.chat.anchors import Hold, hold
 from riselab.continual.chat.cache import Made
 from riselab.continual.chat.model import by_length, put, trainable
 from riselab.continual.chat.settings import ChatRun
@@ -37,6 +38,8 @@ IN_LOSS = ("kl", "dark-replay")
 LISTS: dict[str, Any] = {"train": [], "remember": [], "bytes": []}
 """What is measured once for each task."""
 KEEPERS = ("keep", "informed", "distill", *IN_LOSS)
+HOLDS = ("ewc", "kron-anchor")
+SHAPERS: dict[str, Callable[..., Shaper]] = {"rise": Rise, "covariance-noise": CovarianceNoise}
 
 
 @dataclass
@@ -51,6 +54,7 @@ class ChatLearner:
     """What stands for what it knew."""
     checkpoints: Checkpoints
     report: Report
+    _held: Hold | None = field(default=None, init=False)
 
     def learn(self) -> Made:
         """What was trained after each task (``task/parameter``), and how it went, plain data."""
@@ -59,11 +63,13 @@ class ChatLearner:
         ends: dict[str, Tensor] = state["ends"]
         plain: dict[str, Any] = state["plain"]
         keeper: Keeper | None = None
+        began = {n: p.detach().clone() for n, p in trainable(self.model).items()}
         for task in range(state["task"], len(self.tasks)):
             self.report({"task": task + 1, "tasks": len(self.tasks)})
             optimizer = self._optimizer(task)
             started = time.perf_counter()
             keeper = self._kept(task, optimizer, keeper)
+            self._held = self._hold(task, began, ends)
             made = time.perf_counter() - started
             if "optimizer" in state:
                 put(self.model, state["parameters"])
@@ -76,6 +82,8 @@ class ChatLearner:
             if keeper is not None and keeper.kept is not None:
                 plain["bytes"].append(sum(keeper.report()["bytes"].values()))
                 plain["kept"] = vars(keeper.drift()) | {"strength": keeper.strength}
+            if self._held is not None:
+                plain["bytes"].append(self._held.bytes)
         if keeper is not None:
             keeper.detach()
         return ends, plain
@@ -135,6 +143,8 @@ class ChatLearner:
         whole: Tensor | float = found
         if rule.name in IN_LOSS and keeper is not None:
             whole = whole + rule.weight * keeper.loss()
+        if self._held is not None:
+            whole = whole + rule.weight * self._held.penalty(self.model)
         if rule.name in ("replay", "dark-replay"):
             pool = self._pool(task)
             purpose = (self.settings.seed, "replay", task, step * REPLAYED // len(pool))
@@ -162,9 +172,9 @@ class ChatLearner:
         budget, named = self.settings.adapter, trainable(self.model)
         optimizer = AdamW(named.values(), budget.lr, weight_decay=budget.weight_decay)
         rule = self.settings.rule
-        if rule.name == "rise":
+        if rule.name in SHAPERS:
             seed = seed_for(self.settings.seed, "shape", task)
-            shaper = Rise(q=rule.q, blocks=rule.chunk, seed=seed)
+            shaper = SHAPERS[rule.name](q=rule.q, blocks=rule.chunk, seed=seed)
             attach(optimizer, shaper, params=list(named.items()), advise=False)
         return optimizer
 
@@ -189,6 +199,18 @@ class ChatLearner:
             keeper = before.then(self._batches(self._learned(task - 1)), optimizer)
         keeper.save(folder)
         return keeper
+
+    def _hold(self, task: int, began: dict[str, Tensor], ends: dict[str, Tensor]) -> Hold | None:
+        """The penalty of a rule that has one, made anew from where each task so far began."""
+        if self.settings.rule.name not in HOLDS:
+            return None
+        found = hold(self.settings.rule.name, self.settings.seed)
+        for number in range(task + 1):
+            of = f"{number - 1}/"
+            put(self.model, {n: ends[of + n] for n in began} if number else began)
+            chats = self._learned(number - 1) if number else self.old
+            found.look(self.model, self._batches(chats))
+        return found
 
     def _batches(self, chats: Sequence[Chat]) -> list[dict[str, Tensor]]:
         return [self.texts.batch(group) for group in by_length(chats, TOGETHER)]
