@@ -177,9 +177,12 @@ def _cell(
 
 
 def _rows(experiment: Experiment, chosen: Chosen) -> list[tuple[TableRow, Layers]]:
-    found = [pair for table in experiment.rows for pair in _variants(experiment, table)]
-    if experiment.select:
-        found = [*_deciding(found, experiment.select), *_reported(found, experiment.select, chosen)]
+    deciding, found = [], []
+    for table in experiment.rows:
+        variants, select = list(_variants(experiment, table)), experiment.select_of(table)
+        deciding += list(_deciding(variants, select))
+        found += list(_reported(variants, select, chosen))
+    found = [*deciding, *found]
     for label, times in Counter(row.label for row, _ in found).items():
         if times > 1:
             raise ValueError(f"{experiment.name}: {times} rows are called {label!r}")
@@ -205,21 +208,22 @@ def _variants(experiment: Experiment, table: RowTable) -> Iterator[tuple[TableRo
 def _deciding(
     rows: Sequence[tuple[TableRow, Layers]], select: str
 ) -> Iterator[tuple[TableRow, Layers]]:
-    """Every point of a sweep on the data that choose, and the rows that are not swept."""
+    """Every point of a sweep, on the data that choose."""
     for row, layers in rows:
-        if not row.method:
-            yield row, layers
-            continue
-        own = place_value(layers.own, "loop.score_on", PART)
-        label = f"{row.label}, {PART}"
-        yield replace(row, label=label, decides=select), replace(layers, own=own)
+        if select and row.method:
+            own = place_value(layers.own, "loop.score_on", PART)
+            label = f"{row.label}, {PART}"
+            yield replace(row, label=label, decides=select), replace(layers, own=own)
 
 
 def _reported(
     rows: Sequence[tuple[TableRow, Layers]], select: str, chosen: Chosen
 ) -> Iterator[tuple[TableRow, Layers]]:
+    """What is chosen of a sweep, and every row of which nothing has to be chosen."""
     for row, layers in rows:
-        if row.method and chosen(row):
+        if not select or not row.method:
+            yield row, layers
+        elif chosen(row):
             yield replace(row, chosen_by=select), layers
 
 

@@ -157,19 +157,23 @@ def size(sweep: dict[str, Any]) -> int:
 
 PART = "validation"
 METRICS = {"avg": "average accuracy", "last": "last accuracy"}
-"""Whoever learns least forgets least, so that a choice by forgetting would choose the dead."""
-SELECTIONS = tuple(f"{PART}:{metric}" for metric in METRICS)
+LEAST = re.compile(rf"{PART}:forgetting where avg >= (\d+(?:\.\d+)?)")
+"""Whoever learns least forgets least: without a bound, a choice by forgetting chooses the dead."""
 
 
 def check_select(select: str) -> None:
     """What chooses must be a part of the data and one of its metrics."""
-    if select not in SELECTIONS:
-        raise ValueError(f"select must be one of {', '.join(SELECTIONS)}, got {select!r}")
+    whole = [f"{PART}:{metric}" for metric in METRICS]
+    if select and select not in whole and not LEAST.fullmatch(select):
+        ways = ", ".join([*whole, f"{PART}:forgetting where avg >= NUMBER"])
+        raise ValueError(f"select must be one of {ways}, got {select!r}")
 
 
 def in_words(select: str) -> str:
     """``validation:avg`` as a reader knows it."""
     part, _, metric = select.partition(":")
+    if bound := LEAST.fullmatch(select):
+        return f"least forgetting at an average accuracy of at least {bound[1]} on {part} data"
     return f"{METRICS.get(metric, metric)} on {part} data"
 
 
@@ -182,6 +186,8 @@ class Choice:
     by: str
     scores: Mapping[str, Mapping[int, float]]
     """By setting, then by seed; settings in the order of the sweep."""
+    learned: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    """The same, of what was learned, where the choice is by forgetting."""
 
     @cached_property
     def seeds(self) -> tuple[int, ...]:
@@ -199,7 +205,14 @@ class Choice:
     @property
     def setting(self) -> str | None:
         """The chosen one, of equals the first; None where no seed is common to all."""
-        return max(self.means, key=lambda name: self.means[name]) if self.means else None
+        bound = LEAST.fullmatch(self.by)
+        if not self.means or bound is None:
+            return max(self.means, key=lambda name: self.means[name]) if self.means else None
+        learned = {n: fmean(self.learned[n][seed] for seed in self.seeds) for n in self.means}
+        enough = [name for name in self.means if learned[name] >= float(bound[1])]
+        if not enough:  # then the one that learned most
+            return max(learned, key=lambda name: learned[name])
+        return min(enough, key=lambda name: self.means[name])
 
     @property
     def sentence(self) -> str:
@@ -211,14 +224,17 @@ class Choice:
 
 def choices(records: Iterable[Record]) -> list[Choice]:
     """One for each method of the runs that decide; of other runs nothing is read."""
-    found: dict[tuple[str, str, str], dict[str, dict[int, float]]] = {}
+    found: dict[tuple[str, str, str], list[dict[str, dict[int, float]]]] = {}
     for record in sorted(records, key=lambda one: one.row.order):
-        row = record.row
-        value = record.result.metrics.get(row.decides.partition(":")[2])
+        row, metrics = record.row, record.result.metrics
+        least = LEAST.fullmatch(row.decides) is not None
+        value = metrics.get("forgetting" if least else row.decides.partition(":")[2])
         if row.decides and value is not None:
-            settings = found.setdefault((row.section, row.method, row.decides), {})
-            settings.setdefault(row.swept, {})[record.seed] = value
-    return [Choice(*of, scores) for of, scores in found.items()]
+            scores, learned = found.setdefault((row.section, row.method, row.decides), [{}, {}])
+            scores.setdefault(row.swept, {})[record.seed] = value
+            if least:
+                learned.setdefault(row.swept, {})[record.seed] = metrics["avg"] or 0.0
+    return [Choice(*of, scores, learned) for of, (scores, learned) in found.items()]
 
 
 Table = dict[str, Any]
@@ -266,10 +282,13 @@ class RowTable(Sections):
     vary: Table = field(default_factory=dict)
     sweep: Table | None = None
     """In place of the file's; an empty one for a row that is not swept."""
+    select: str | None = None
+    """In place of the file's; ``""`` for a row of which all points are reported."""
 
     def __post_init__(self) -> None:
         if not self.label.strip():
             raise ValueError("label must not be blank")
+        check_select(self.select or "")
         check_values("vary", self.vary, SECTIONS)
         check_sweep(self.sweep or {}, SECTIONS)
 
@@ -332,10 +351,8 @@ class File(Sections):
             )
 
     def _check_select(self) -> None:
-        if not self.select:
-            return
         check_select(self.select)
-        if not any(self.sweep_of(row) for row in self.rows):
+        if self.select and not any(self.sweep_of(row) for row in self.rows):
             raise ValueError("select: there must be a row with a sweep to select from")
 
     def _check_baselines(self) -> None:
@@ -346,7 +363,7 @@ class File(Sections):
         """
         for section in {row.section for row in self.rows}:
             rows = [row for row in self.rows if row.section == section and row.baseline]
-            swept = 0 if self.select else sum(bool(self.sweep_of(row)) for row in rows)
+            swept = sum(bool(self.sweep_of(row)) and not self.select_of(row) for row in rows)
             if 0 < swept < len(rows):
                 raise ValueError(f"section {section!r}: sweep all of its baselines or none")
             if not swept and sum(row.variants for row in rows) > 1:
@@ -357,6 +374,10 @@ class File(Sections):
     def sweep_of(self, row: RowTable) -> Table:
         """The row's own sweep, or the file's."""
         return self.sweep if row.sweep is None else row.sweep
+
+    def select_of(self, row: RowTable) -> str:
+        """The row's own way to choose, or the file's."""
+        return self.select if row.select is None else row.select
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ kind ("The capital of ...") is less likely than the right one, so that 50 is cha
 short answers, or for no sentence around them, lifts all of them alike.
 
 The instructions may have IFEval's fields, too: ``followed`` is the share of them that answers obey,
-see ``following``.
+``answer_tokens`` their mean length, see ``following``.
 """
 
 from __future__ import annotations
@@ -198,12 +198,11 @@ class Abilities:
             return {}
         ways = {"wiki": self._wiki, "choice": self._choice, "facts": self._facts}
         found = {name: way(model) for name, way in ways.items() if getattr(self.sizes, name)}
-        if self.sizes.follow:
-            found["followed"] = self._followed(model)
-        return {name: value for name, value in found.items() if value is not None}
+        measured = {name: value for name, value in found.items() if value is not None}
+        return measured | (self._followed(model) if self.sizes.follow else {})
 
-    def _followed(self, model: Any) -> float | None:
-        """Percent of the single instructions in the prompts that the answers obey."""
+    def _followed(self, model: Any) -> dict[str, float]:
+        """Percent of the instructions that are obeyed, and how long answers are, in tokens."""
         replayed = {*instructions(self.folder, self.sizes)[1]}
         rows = [row for row in rows_of(self.folder, INSTRUCTIONS) if row["prompt"] not in replayed]
         asked = checkable(rows)[: self.sizes.follow]

@@ -1,7 +1,8 @@
 """Whether answers do what they were told, by IFEval's own checkers, which lm-eval brings.
 
-IFEval's prompts contain instructions that a program can check: no commas, at least 50 words, all in
-small letters. What counts is the share of single instructions that are obeyed ("strict").
+IFEval's prompts contain instructions that a program can check: at least 50 words, a title, all in
+small letters. An instruction that the answer "Yes" obeys (no commas) does not count: a model that
+has come to answer everything in two words would obey more of those.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from riselab.continual.chat.texts import ChatTexts, greedy
 
 UNCHECKED = ("length_constraints:number_sentences", "change_case:capital_word_frequency")
 """These two would download data when they run."""
-BATCH = 50
+BATCH = 100
 
 
 def checkable(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -26,18 +27,22 @@ def checkable(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def followed(
     model: Any, texts: ChatTexts, rows: Sequence[dict[str, Any]], most: int
-) -> float | None:
-    """Percent of all instructions of the rows that the model's greedy answers obey."""
+) -> dict[str, float]:
+    """Percent of the instructions that the model's greedy answers obey, and their mean length."""
     if not rows:
-        return None
+        return {}
     judge = _judge()
     ordered = sorted(rows, key=lambda row: len(row["prompt"]))
     chats = greedy(model, texts, [row["prompt"] for row in ordered], most, batch=BATCH)
     obeyed: list[bool] = []
     for row, chat in zip(ordered, chats, strict=True):
+        asked = SimpleNamespace(**row)
         said = texts.tokenizer.decode(chat.tokens[-chat.answer :], skip_special_tokens=True)
-        obeyed += judge(SimpleNamespace(**row), said).follow_instruction_list
-    return 100 * sum(obeyed) / len(obeyed)
+        easy = judge(asked, "Yes").follow_instruction_list
+        done = judge(asked, said).follow_instruction_list
+        obeyed += [did for did, cheap in zip(done, easy, strict=True) if not cheap]
+    found = {"answer_tokens": sum(chat.answer for chat in chats) / len(chats)}
+    return found | ({"followed": 100 * sum(obeyed) / len(obeyed)} if obeyed else {})
 
 
 def _judge() -> Any:
