@@ -119,9 +119,10 @@ class Without(nn.Module):
 
     def forward(self, matrix: Tensor) -> Tensor:
         """``(1 - U U') M`` or ``M (1 - V V')``."""
+        basis = self.basis.to(matrix)
         if self.left:
-            return matrix - self.basis @ (self.basis.T @ matrix)
-        return matrix - (matrix @ self.basis) @ self.basis.T
+            return matrix - basis @ (basis.T @ matrix)
+        return matrix - (matrix @ basis) @ basis.T
 
 
 def _project_both_sides(layer: Any, left: Tensor, right: Tensor) -> None:
