@@ -28,8 +28,9 @@ from risegrad.integrations.records import CARD, FILE, sign
 from riselab.common.folders import output_folder
 from riselab.common.settings import as_plain, essence
 from riselab.continual.chat.abilities import Drift
+from riselab.continual.chat.adapters import trained_parts
 from riselab.continual.chat.cache import cached, content_of
-from riselab.continual.chat.model import load, trainable, trained_parts
+from riselab.continual.chat.model import load, trainable
 from riselab.continual.chat.run import score
 from riselab.continual.chat.settings import ChatBudget, ChatModelSettings
 from riselab.continual.chat.tasks import ChatExample

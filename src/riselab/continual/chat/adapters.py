@@ -77,7 +77,7 @@ def _pairs(model: Any) -> Iterator[tuple[Any, str]]:
 @torch.no_grad()
 def _strongest(model: Any, count: int) -> dict[str, Tensor]:
     """The first ``count`` singular vectors of each weight, as columns."""
-    found = {}
+    found: dict[str, Tensor] = {}
     for name, layer in _linear(model):
         left, _, right = torch.linalg.svd(layer.weight.detach().float(), full_matrices=False)
         kept = min(count, len(right) - 1)  # something has to be left to learn with
