@@ -60,8 +60,8 @@ def spread(values: list[float], digits: int = 1) -> str:
 RANK_GAIN = 0.9
 COLUMNS = {"Avg": "avg", "Last": "last", "Fgt": "forgetting", "New": "plasticity"}
 CHAT_COLUMNS = {"New": "plasticity", "NLL": "nll", "Drift": "drift", "Agree": "agreement",
-                "Wiki": "wiki_change", "Choice": "choice_change",
-                "Facts": "facts_change"}  # fmt: skip
+                "Wiki": "wiki_change", "Obeys": "followed", "Length": "answer_tokens",
+                "Choice": "choice_change", "Facts": "facts_change"}  # fmt: skip
 IN_NATS = ("nll", "drift", "wiki_change")
 LABELS_ONLY = {"Avg (labels)": "constrained_avg", "Fgt (labels)": "constrained_forgetting"}
 """Where a language model may only choose among a task's labels."""
@@ -85,7 +85,11 @@ def experiment_table(name: str) -> str:
     language = all("constrained" in record.result.scores for record in records)
     columns = COLUMNS | (LABELS_ONLY if language else {})
     if all(record.setting("domain") == "chat" for record in records):
-        columns = CHAT_COLUMNS
+        columns = {
+            title: key
+            for title, key in CHAT_COLUMNS.items()
+            if all(key in record.result.metrics for record in records)
+        }
     rows = [f"| | {' | '.join(columns)} | seeds |", "|---|" + "---:|" * (len(columns) + 1)]
     for label, found in groups.items():
         cells = [

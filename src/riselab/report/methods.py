@@ -205,6 +205,10 @@ def _named(setting: SweepSetting) -> str:
     return setting.name if known else f"{setting.method} ({setting.name})"
 
 
+LEVELS = ("agreement", "followed", "answer_tokens")
+"""What stands beside the drift as it is, not as a change."""
+
+
 def beside_table(
     experiment: ReportedExperiment, found: Sequence[SectionFrontier], methods: Sequence[Method]
 ) -> Table | None:
@@ -227,9 +231,8 @@ def beside_table(
         (Column("at New", explanation="where it was read, in percent"),
          *(metric.column() for metric in BESIDE)),
         by_section(lines),
-        ("Agree is a level: how many percent of the likeliest tokens are still the same. The "
-         "others are changes; where an interval contains zero, no loss is seen beyond what seeds "
-         "vary.",),
+        ("Agree, Obeys and Length are levels. The others are changes; where an interval contains "
+         "zero, no loss is seen beyond what seeds vary.",),
     )  # fmt: skip
 
 
@@ -252,7 +255,7 @@ def _beside_line(
 
         read = list(curve.at(level, value).values())
         found: Estimate | None = None if any(x != x for x in read) else estimate(read)
-        if metric.key == "agreement":
+        if metric.key in LEVELS:
             return number_cell(found.mean if found else None, 1)
         return difference_cell(found, digits=metric.digits)
 

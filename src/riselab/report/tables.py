@@ -92,6 +92,11 @@ CHAT = (
            alone=False),
     Metric("wiki_change", "Wiki", "loss on Wikipedia", -1,
            "rise of the loss on Wikipedia, in nats per token", alone=False, digits=3),
+    Metric("followed", "Obeys", "obeyed instructions", 1,
+           "percent of instructions such as \"at least 50 words\" that answers obey (IFEval's "
+           "checkers; none that the answer \"Yes\" would obey)", alone=False),
+    Metric("answer_tokens", "Length", "length of answers", 0,
+           "mean length of the answers to those instructions, in tokens", alone=False),
     Metric("choice_change", "Choice", "questions with options", 1,
            "change of the right answers to questions with options, in points", alone=False),
     Metric("facts_change", "Facts", "facts", 1,
@@ -101,7 +106,7 @@ CHAT = (
            "points that earlier tasks of the stream lost", alone=False),
 )  # fmt: skip
 """Of runs of a chat model."""
-EXACT, DRIFT, BESIDE = CHAT[0], CHAT[2], CHAT[3:7]
+EXACT, DRIFT, BESIDE = CHAT[0], CHAT[2], CHAT[3:9]
 """Learning, drift, and what is measured beside them."""
 
 
