@@ -61,6 +61,26 @@ def test_other_seeds_may_choose(reporting: list[int], write: Write) -> None:
     assert {cell.seed for cell in cells if not cell.row.decides} == {*reporting}
 
 
+def test_the_least_forgetting_among_those_that_learn_enough() -> None:
+    learned = {"a": {0: 70.0}, "b": {0: 80.0}, "c": {0: 90.0}}
+    forgets = {"a": {0: 1.0}, "b": {0: 5.0}, "c": {0: 9.0}}
+    for bound, setting in ((60, "a"), (75, "b"), (85.5, "c"), (95, "c")):
+        by = f"validation:forgetting where avg >= {bound}"
+        assert Choice("", "m", by, forgets, learned).setting == setting
+    assert Choice("", "m", "validation:avg", learned).setting == "c"
+
+
+def test_a_row_may_report_all_its_points(write: Write) -> None:
+    cells = cells_of(write(TEXT.replace("baseline = true", 'baseline = true\nselect = ""')))
+    assert {c.row.method for c in cells if c.row.decides} == {"RISE"}
+    reported = {c.row.label for c in cells if not c.row.decides}
+    assert reported == {f"FO (lr={lr})" for lr in (1, 2, 3)}
+    choice = "validation:forgetting where avg >= 75"
+    write(TEXT.replace("validation:avg", choice))
+    with pytest.raises(ValueError, match="select must be one of .*where avg >= NUMBER, got 'valid"):
+        load_experiment(write(TEXT.replace("validation:avg", "validation:forgetting")))
+
+
 def test_names_with_commas_can_be_told_apart(write: Write, capsys: Capture) -> None:
     assert rise("show", write(TEXT), "--only", "informed") == 2
     said = 'There are FO, "FO (lr=3), validation", "FO (lr=1), validation", '
