@@ -11,7 +11,7 @@ from riselab.common.settings import override
 from riselab.continual.host import silent
 from riselab.continual.runs import perform, read_config
 from riselab.experiments import file
-from riselab.experiments.cells import expand
+from riselab.experiments.cells import choose, expand
 from riselab.experiments.file import load_experiment
 
 TRAINING = (
@@ -105,6 +105,27 @@ def test_every_row_of_the_language_tables_runs(label, texts, tmp_path):
 def test_the_language_tables_have_the_same_rows():
     orders = [labels(f"table2-order{n}") for n in (1, 2, 3)]
     assert orders[0] == orders[1] == orders[2]
+
+
+LARGE = [name for name in file.experiments() if load_experiment(name).gpu]
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_gpu_file_runs_the_paper_s_rows_by_default_and_says_what_they_cost(name):
+    experiment = load_experiment(name)
+    cost = " ".join(experiment.description.split()[:40])
+    assert re.match(r"By estimate \d+ hours on one A800 .*\(all rows \d+\).* \d+ GB", cost)
+    every = expand(experiment, read_config)
+    first = choose(every, (), experiment.default)
+    assert {cell.row.label for cell in first} == {c.row.label for c in every if c.row.paper}
+    assert every[: len(first)] == first
+    assert choose(every, ["all"], experiment.default) == every
+    (label,) = {cell.row.label for cell in choose(every, [first[0].row.label], experiment.default)}
+    assert label == first[0].row.label
+    rules = {(cell.config["rule"]["name"], cell.config["rule"]["norm_matched"]) for cell in every}
+    if name.startswith(("table1", "table2")):
+        assert {("informed", False), ("keep", False), ("zo", True)} <= rules
+        assert any(a["name"] == "replay" for cell in every for a in cell.config["additions"])
 
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "reproduce.md"

@@ -14,7 +14,10 @@ def add_experiment(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=Path(OUT), metavar="DIR", help=out)
     text = "replace a value in every row, e.g. rule.q=8; may be repeated"
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=text)
-    text = "only this row or section, or runs whose id starts with this; may be repeated"
+    text = (
+        "only this row or section, or runs whose id starts with this; may be repeated (default: "
+        "what the file says, or all; 'all': every row)"
+    )
     parser.add_argument("--only", action="append", default=[], metavar="LABEL", help=text)
     parser.add_argument("--seeds", metavar="0,1,2", help="use these seeds in place of the file's")
     add_plugin(parser)

@@ -44,7 +44,7 @@ def plan(args: argparse.Namespace) -> Callable[[], int]:
     load_plugins(args)
     experiment = load_experiment(args.experiment, overrides(args))
     work = workload.load()
-    cells = choose(expand(experiment, work.read_config), args.only)
+    cells = choose(expand(experiment, work.read_config), args.only, experiment.default)
     return lambda: execute(experiment, cells, work, args)
 
 

@@ -273,9 +273,15 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def choose(cells: list[RunCell], only: Sequence[str]) -> list[RunCell]:
-    """The cells of these rows or sections, or whose id begins so; all of them if none is given."""
-    if not only:
+ALL = "all"
+"""What ``--only`` says for every row of a file that runs some of them by default."""
+
+
+def choose(cells: list[RunCell], only: Sequence[str], default: Sequence[str] = ()) -> list[RunCell]:
+    """The cells of these rows or sections, or whose id begins so; where none is given those of the
+    file's ``default``, or all."""
+    only = only or default
+    if not only or list(only) == [ALL]:
         return cells
     for word in only:
         if not word or not any(_matches(cell, word) for cell in cells):

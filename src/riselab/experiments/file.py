@@ -311,6 +311,8 @@ class File(Sections):
     gpu: bool = False
     """Whether its runs are so large that they need a GPU: without one they are refused unless
     ``--on-cpu`` is given."""
+    default: tuple[str, ...] = ()
+    """The rows and sections that run where ``--only`` does not say which; empty: all."""
     seeds: tuple[int, ...] = (0,)
     sweep: Table = field(default_factory=dict)
     """For every row without a sweep."""

@@ -251,7 +251,7 @@ def plan_runs(place: str | Path, overrides: Sequence[str], only: Sequence[str]) 
     """Read an experiment and choose among its runs."""
     experiment = load_experiment(place, overrides)
     grid = expand(experiment, workload.load().read_config)
-    return RunPlan(experiment, choose(grid, only), len(grid))
+    return RunPlan(experiment, choose(grid, only, experiment.default), len(grid))
 
 
 def plan_selected(plan: RunPlan, options: RunOptions) -> tuple[list[Choice], RunPlan]:
