@@ -281,6 +281,7 @@ def test_killed_and_resumed_from_the_shell(tmp_path):
     """SIGKILL after the first run; the same command does the others and no run twice."""
     words = command(*WORDS, "--epochs", "30", "--minutes", "60", "--out", tmp_path / "out")
     with subprocess.Popen(words, env=environment(), stdout=subprocess.PIPE, text=True) as first:
+        assert "1 method at 3 rates with one seed" in first.stdout.readline()
         line = first.stdout.readline()
         first.send_signal(signal.SIGKILL)
     assert re.search(r"seed 0: learned [\d.]+ %, forgot [\d.]+ points", line)
@@ -302,8 +303,8 @@ def test_a_short_time_is_kept_and_said(tmp_path, monkeypatch):
     )
     grid = FrontierGrid(problem, settings, clock=lambda: now[0])
 
-    def run(cell):
-        FrontierGrid._run(grid, cell)
+    def run(cell, following):
+        FrontierGrid._run(grid, cell, following)
         now[0] += 2.0
         grid.budget.paces[-1] = 2.0
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from riselab.frontier.grid import TimeBudget, run_stages
+from riselab.frontier.grid import Ticker, TimeBudget, run_stages
 
 METHODS = ("a", "b")
 GRID = [(m, rate, seed) for m in METHODS for rate in range(5) for seed in range(3)]
@@ -18,9 +18,11 @@ class Bench:
 
     def __init__(self, seconds, cost, done=()):
         self.now, self.cost, self.done, self.ran = 0.0, cost, set(done), []
+        self.following = []
         self.budget = TimeBudget(seconds, lambda: self.now)
 
-    def run(self, cell):
+    def run(self, cell, following):
+        self.following.append(following)
         self.now += self.cost
         self.budget.paces.append(self.cost)
         self.ran.append(cell)
@@ -37,6 +39,7 @@ def test_every_method_has_a_rate_before_any_has_two():
     assert [{cell[2] for cell in bench.ran[n : n + 6]} for n in (0, 6, 12)] == [{0}, {1}, {2}]
     assert {cell[1] for cell in bench.ran[:18]} == {0, 1, 2}
     assert sorted(bench.ran) == sorted(GRID)
+    assert bench.following[:7] == [5, 4, 3, 2, 1, 0, 5], "of the same stage"
 
 
 def test_with_enough_time_nothing_is_cut():
@@ -74,9 +77,9 @@ def test_it_never_takes_longer_than_one_run_more(seconds, cost):
 def test_runs_that_become_slower_stop_it_too():
     bench = Bench(seconds=20, cost=1)
 
-    def slower(cell):
+    def slower(cell, following):
         bench.cost *= 1.5
-        Bench.run(bench, cell)
+        Bench.run(bench, cell, following)
 
     assert run_stages(GRID, placed, bench.budget, bench.done.__contains__, slower)
     assert bench.now <= 20 + bench.cost
@@ -93,3 +96,21 @@ def test_what_is_done_is_not_repeated_and_its_time_counts():
     late.budget.earlier, late.budget.paces = 6.0, [1.0] * 6
     assert len(late.go()) == 3
     assert late.ran == []
+
+
+def test_a_long_run_says_now_and_then_how_far_it_is():
+    now, said = [0.0], []
+    ticker = Ticker("keep seed 0", said.append, lambda: now[0])
+    for at, news in (
+        (50, {"task": 1, "tasks": 1}),  # writing old chats: no pace
+        (60, {"task": 1, "tasks": 1, "batch": 1, "batches": 5}),
+        (70, {"task": 1, "tasks": 1, "batch": 2, "batches": 5}),
+        (80, {"task": 1, "tasks": 1, "batch": 3, "batches": 5}),
+        (100, {"task": 1, "tasks": 1, "batch": 5, "batches": 5}),
+    ):
+        now[0] = at
+        ticker.tick(news)
+    assert said == [
+        "keep seed 0: task 1/1, batch 2/5, about 30 s",
+        "keep seed 0: task 1/1, batch 5/5, about 0 s",
+    ]

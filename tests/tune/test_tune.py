@@ -25,10 +25,10 @@ import risegrad
 from continual.chat import tiny_chat
 from riselab.cli import main
 from riselab.continual.chat.texts import ChatTexts
-from riselab.tune.chats import plain, read_chats, split, tasks
+from riselab.tune.chats import plain, read_chats, split
 from riselab.tune.page import page, sentence, text
 from riselab.tune.run import LENGTH, RECORD, WORK, Pace, Tuning, beside, read_record
-from riselab.tune.settings import EVERYDAY, TuneSettings
+from riselab.tune.settings import EVERYDAY, TASKS, TuneSettings
 
 ROWS = [{"prompt": f"say {a}{b}", "answer": "yes" if a < "n" else "no"}
         for a in "abcdnopq" for b in "xyz"]  # fmt: skip
@@ -190,7 +190,7 @@ def test_killed_and_resumed_it_ends_where_it_would_have_ended(root: Path, tmp_pa
 def test_all_weights_and_chats_to_keep(root: Path, tmp_path: Path) -> None:
     old = [{"prompt": f"tell {a}", "answer": "me"} for a in "abcdefghijkl"]
     given = write(tmp_path / "old.jsonl", old)
-    found = Tuning(settings(root, tmp_path / "out", old=given, budget=0.5, full=True)).run()
+    found = Tuning(settings(root, tmp_path / "out", keep=given, budget=0.5, full=True)).run()
     assert found["keep"]["within_budget"] is True
     assert found["optimizer"]["lr"] == 1e-4
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
@@ -281,7 +281,7 @@ def test_long_chats_keep_their_answers(root: Path, tmp_path: Path) -> None:
 
 
 def test_the_task_of_the_package_is_strict_and_can_be_told_apart() -> None:
-    assert set(tasks()) == {"support"}
+    assert TASKS == ("support",)
     examples = read_chats("new", "support")
     learned, held = split(examples)
     assert (len(learned), len(held)) == (64, 16)
@@ -313,13 +313,13 @@ def test_mistakes_in_the_arguments(
             "line 25: messages must be a list of {'role', 'content'}",
         ),
         ([model, "--new", str(broken)], "line 2: Expecting"),
-        ([model, "--new", good, "--old", missing], "old must be a file with a chat in JSON"),
+        ([model, "--new", good, "--keep", missing], "keep must be a file with a chat in JSON"),
         ([str(tmp_path / "empty"), "--new", good], "there is no config.json"),
         ([model, "--new", good, "--minutes", "0"], "minutes must be a finite number > 0"),
         ([model, "--new", good, "--budget", "-1"], "budget must be a finite number >= 0"),
         (
-            [model, "--new", good, "--plain", "--old", good],
-            "old has no effect with plain, which keeps",
+            [model, "--new", good, "--plain", "--keep", good],
+            "keep has no effect with plain, which keeps",
         ),
         ([model, "--new", good, "--plain", "--budget", "1"], "budget has no effect with plain"),
     ):

@@ -1,7 +1,17 @@
 """Arguments that several commands of the lab share, and what they mean."""
 
 import argparse
+import ast
+import functools
+import inspect
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from itertools import pairwise
 from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 OUT = "out/runs"
 
@@ -34,6 +44,58 @@ def load_plugins(args: argparse.Namespace) -> None:
     from riselab import plugins
 
     plugins.load(args.plugin)
+
+
+@functools.cache
+def meanings(cls: type) -> dict[str, str]:
+    """The docstrings below the fields of a class and of its bases, each on one line."""
+    found: dict[str, str] = {}
+    for one in reversed(cls.__mro__):
+        if is_dataclass(one):
+            found |= dict(_docstrings(one))
+    return found
+
+
+def _docstrings(cls: type) -> Iterator[tuple[str, str]]:
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    for pair in pairwise(tree.body):  # type: ignore[attr-defined]
+        match pair:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(ast.Constant(str(text))):
+                yield name, " ".join(text.split())
+
+
+def add_settings(parser: argparse.ArgumentParser, cls: type, metavars: Mapping[str, str]) -> None:
+    """An option for each of these fields of a dataclass, explained by the field's docstring."""
+    known = {field.name: field for field in fields(cls)}
+    for name, metavar in metavars.items():
+        default, text = known[name].default, meanings(cls)[name]
+        option: dict[str, Any] = {"action": "store_true"}
+        if not isinstance(default, bool):
+            kind = type(default) if default is not None else int if metavar == "N" else str
+            option = {"type": kind, "default": default, "metavar": metavar}
+            text += f" (default {default})" if default else ""
+        text = text[0].lower() + text[1:].rstrip(".").replace("``", "").replace("%", "%%")
+        parser.add_argument(f"--{name.replace('_', '-')}", help=text, **option)
+
+
+def settings_of(cls: type[T], args: argparse.Namespace, **more: Any) -> T:
+    """The dataclass with what the arguments say of its fields; lists become tuples."""
+    said = {f.name: getattr(args, f.name) for f in fields(cls) if hasattr(args, f.name)}  # type: ignore[arg-type]
+    return cls(**{n: tuple(v) if isinstance(v, list) else v for n, v in (said | more).items()})
+
+
+def silence() -> None:
+    """No bars of the Hugging Face libraries: the commands say themselves how far they are."""
+    from risegrad.common.imports import absent
+
+    if not absent("transformers"):
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    if not absent("datasets"):
+        import datasets
+
+        datasets.disable_progress_bars()
 
 
 def overrides(args: argparse.Namespace) -> list[str]:

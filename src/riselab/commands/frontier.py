@@ -3,14 +3,8 @@
 import argparse
 from collections.abc import Callable
 
-from riselab.frontier.problem import (
-    CHAT_METHODS,
-    CHAT_USUAL,
-    METHODS,
-    OUT,
-    USUAL,
-    FrontierSettings,
-)
+from riselab.commands.arguments import add_settings, settings_of, silence
+from riselab.frontier.problem import CHAT_METHODS, CHAT_USUAL, METHODS, USUAL, FrontierSettings
 
 NAME = "frontier"
 SUMMARY = "which method keeps most of what your model knows, at equal learning"
@@ -43,7 +37,6 @@ EXAMPLES: tuple[str, ...] = (
     "rise frontier my_module:problem --methods adamw,sgd,rise,informed",
     "rise frontier ./my-t5 --keep a --keep b --new c --set model.rank=16 --out out/mine",
 )
-DEFAULTS = FrontierSettings()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,27 +47,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keep", action="append", default=[], metavar="DATA", help=text)
     text = "data to learn; may be repeated, one after the other"
     parser.add_argument("--new", action="append", default=[], metavar="DATA", help=text)
-    text = "time for all runs (default %(default)s)"
-    parser.add_argument("--minutes", type=float, default=DEFAULTS.minutes, metavar="N", help=text)
     text = f"names, separated by commas (default {','.join(USUAL)}, of {', '.join(METHODS)}; "
     text += f"for chats {','.join(CHAT_USUAL)}, of {', '.join(CHAT_METHODS)})"
-    parser.add_argument("--methods", default="", metavar="NAMES", help=text)
-    text = "texts and chats: train all weights, not a LoRA, at about a tenth of the rates"
-    parser.add_argument("--full", action="store_true", help=text)
-    text = "folder of runs, page and figure (default %(default)s)"
-    parser.add_argument("--out", default=OUT, metavar="DIR", help=text)
-    text = "at most so many seeds (default %(default)s)"
-    parser.add_argument("--seeds", type=int, default=DEFAULTS.seeds, metavar="N", help=text)
-    text = "at most so many learning rates, 2 to 5 (default %(default)s)"
-    parser.add_argument("--rates", type=int, default=DEFAULTS.rates, metavar="N", help=text)
-    text = "passes over the new data (default: 1 for texts, else 5)"
-    parser.add_argument("--epochs", type=int, default=DEFAULTS.epochs, metavar="N", help=text)
-    text = "images: epochs in which the network first learns what to keep (default %(default)s)"
-    parser.add_argument("--teach", type=int, default=DEFAULTS.teach, metavar="N", help=text)
-    text = "training examples of each set (default: as many as the time allows)"
-    parser.add_argument("--examples", type=int, default=DEFAULTS.examples, metavar="N", help=text)
+    parser.add_argument("--methods", default=(), type=_words, metavar="NAMES", help=text)
+    options = {"minutes": "N", "full": "", "out": "DIR", "seeds": "N", "rates": "N",
+               "epochs": "N", "teach": "N", "examples": "N"}  # fmt: skip
+    add_settings(parser, FrontierSettings, options)
     text = "any other setting of the runs, e.g. model.rank=16; may be repeated"
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=text)
+    parser.add_argument(
+        "--set", action="append", default=[], dest="changes", metavar="KEY=VALUE", help=text
+    )
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, map(str.strip, text.split(","))))
 
 
 def plan(args: argparse.Namespace) -> Callable[[], int]:
@@ -83,18 +69,7 @@ def plan(args: argparse.Namespace) -> Callable[[], int]:
     from riselab.frontier.search import check_extras
 
     check_extras()
-    settings = FrontierSettings(
-        minutes=args.minutes,
-        methods=tuple(name.strip() for name in args.methods.split(",") if name.strip()),
-        full=args.full,
-        out=args.out,
-        seeds=args.seeds,
-        rates=args.rates,
-        epochs=args.epochs,
-        teach=args.teach,
-        examples=args.examples,
-        changes=tuple(args.set),
-    )
+    settings = settings_of(FrontierSettings, args)
     problem = problem_of(args.model, args.keep, args.new, settings)
     chosen(settings.methods, problem.domain == "chat")
     return lambda: execute(args, settings)
@@ -104,6 +79,7 @@ def execute(args: argparse.Namespace, settings: FrontierSettings) -> int:
     """Run what fits into the time and print what was found."""
     from riselab.frontier.search import frontier
 
+    silence()
     try:
         found = frontier(args.model, keep=args.keep, new=args.new, settings=settings)
     except KeyboardInterrupt:

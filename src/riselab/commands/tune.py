@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
+from riselab.commands.arguments import add_settings, settings_of, silence
 from riselab.tune.settings import PLAIN, TuneSettings
 
 NAME = "tune"
@@ -17,17 +18,16 @@ after.
 
 --new has one chat in JSON per line: {"messages": [...]}, {"prompt": ..., "completion": ...} or
 {"prompt": ..., "answer": ...}, plain or .gz. 'support' is a task that comes with the package.
-To keep what it knows, the model writes chats itself, or takes those of --old.
+To keep what it knows, the model writes chats itself, or takes those of --keep.
 --minutes is for everything: the pace of the first steps decides how many there are.
 A stopped command continues with the same arguments. --plain trains without keeping, into another
 folder (DIR-plain); when both are done, the page shows both side by side."""
 EXAMPLES: tuple[str, ...] = (
     "rise tune HuggingFaceTB/SmolLM2-135M-Instruct --new support",
     "rise tune ./my-model --new chats.jsonl --out adapter --minutes 60",
-    "rise tune ./my-model --new chats.jsonl --old important.jsonl --budget 0.05",
+    "rise tune ./my-model --new chats.jsonl --keep important.jsonl --budget 0.05",
     "rise tune ./my-model --new chats.jsonl --plain",
 )
-DEFAULTS = TuneSettings("model", "new")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,20 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help=text)
     text = "a file of chats to learn, or a task of the package"
     parser.add_argument("--new", required=True, metavar="FILE", help=text)
-    text = "folder of the result (default %(default)s; with --plain %(default)s-plain)"
-    parser.add_argument("--out", default=DEFAULTS.out, metavar="DIR", help=text)
-    text = "a file of chats to keep (default: the model writes its own)"
-    parser.add_argument("--old", default="", metavar="FILE", help=text)
-    text = "nats per token that other answers may move, such as 0.05 (default: no budget)"
-    parser.add_argument("--budget", type=float, default=DEFAULTS.budget, metavar="N", help=text)
-    parser.add_argument("--full", action="store_true", help="train all weights, not a LoRA")
-    parser.add_argument("--plain", action="store_true", help="keep nothing, for comparison")
-    text = "time for everything (default %(default)s)"
-    parser.add_argument("--minutes", type=float, default=DEFAULTS.minutes, metavar="N", help=text)
-    text = "exactly N steps, however long they take"
-    parser.add_argument("--steps", type=int, default=DEFAULTS.steps, metavar="N", help=text)
-    text = "seed of the adapter, the order and the draws (default %(default)s)"
-    parser.add_argument("--seed", type=int, default=DEFAULTS.seed, metavar="N", help=text)
+    options = {"out": "DIR", "keep": "FILE", "budget": "N", "full": "", "plain": "", "minutes": "N",
+               "steps": "N", "seed": "N"}  # fmt: skip
+    add_settings(parser, TuneSettings, options)
 
 
 def plan(args: argparse.Namespace) -> Callable[[], int]:
@@ -61,19 +50,14 @@ def plan(args: argparse.Namespace) -> Callable[[], int]:
         need(module, extra, "rise tune")
     from riselab.tune.run import Tuning
 
-    names = ("model", "new", "old", "budget", "full", "plain", "minutes", "steps", "seed")
     out = args.out + (PLAIN if args.plain and not args.out.endswith(PLAIN) else "")
-    tuning = Tuning(TuneSettings(out=out, **{name: getattr(args, name) for name in names}))
+    tuning = Tuning(settings_of(TuneSettings, args, out=out))
 
     def execute() -> int:
-        import datasets
-        from transformers.utils import logging
-
         from riselab.tune.page import text, write
         from riselab.tune.run import PAGE, beside
 
-        datasets.disable_progress_bars()
-        logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+        silence()
         try:
             record = tuning.run()
         except KeyboardInterrupt:

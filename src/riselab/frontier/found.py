@@ -127,8 +127,12 @@ class FoundFrontier:
     @cached_property
     def sentence(self) -> str:
         """The finding in one sentence."""
-        alive = [s for curve in self.frontier.curves.values() for s in curve.front]
-        return self.frontier.sentence() if alive else self._nothing
+        return self.frontier.sentence() if self.alive else self._nothing
+
+    @property
+    def alive(self) -> bool:
+        """Whether any setting learned something."""
+        return any(curve.front for curve in self.frontier.curves.values())
 
     @property
     def _nothing(self) -> str:
@@ -224,9 +228,9 @@ class FoundFrontier:
 
     def _remarks(self) -> Iterator[str]:
         yield from dict.fromkeys(note for run in self.records[:1] for note in _at_chance(run))
-        for curve in self.frontier.curves.values():
-            if not curve.front:
-                yield f"{curve.name} learned nothing at any of its rates, so it is not compared."
+        idle = [curve.name for curve in self.frontier.curves.values() if not curve.front]
+        if 0 < len(idle) < len(self.frontier.curves):
+            yield f"Learned nothing at any rate, so not compared: {', '.join(idle)}."
         if self.cut:
             yield f"Cut to fit the time: {'; '.join(self.cut)}."
         if self.failed:
@@ -372,7 +376,8 @@ def _lost(found: FoundFrontier) -> tuple[str, str]:
 
 
 def _equal(found: FoundFrontier) -> Table | None:
-    return equal_table("this search", [SectionFrontier("", found.frontier)])
+    parts = [SectionFrontier("", found.frontier)] if found.alive else []
+    return equal_table("this search", parts)
 
 
 def page(found: FoundFrontier) -> Page:

@@ -30,12 +30,14 @@ from riselab.frontier.problem import (
     FrontierSettings,
     chosen,
 )
+from riselab.pages.text import plural
 from riselab.records.fields import Record
 from riselab.records.record import read_record
 from riselab.running import workload
-from riselab.running.display import duration
+from riselab.running.display import duration, where
 from riselab.running.folder import RECORD, State, error_text, look, placed
 from riselab.running.plan import fetch, missing_message, preflight
+from riselab.running.progress import fraction
 from riselab.running.worker import DONE, execute, order_for
 
 
@@ -71,6 +73,7 @@ class StreamSizes:
 
 
 Cell = TypeVar("Cell")
+Say = Callable[[str], None]
 
 STAGES = ((3, 1), (3, 2), (3, 3), (5, 3), (5, 20))
 """Rates and seeds, from what is needed to what is nice to have; each stage contains the last."""
@@ -98,8 +101,9 @@ class TimeBudget:
 
     @property
     def pace(self) -> float:
-        """Seconds of a run, as far as known; 0 before the first."""
-        return fmean(self.paces) if self.paces else 0.0
+        """Seconds of a run, as far as known, without the first, which also prepares what all share;
+        0 before it."""
+        return fmean(self.paces[1:] or self.paces) if self.paces else 0.0
 
     def allows(self, runs: int = 1) -> bool:
         """Whether so many more runs fit; the first run is always allowed, to learn the pace."""
@@ -111,9 +115,10 @@ def run_stages(
     place: Callable[[Cell], tuple[int, int]],
     budget: TimeBudget,
     done: Callable[[Cell], bool],
-    run: Callable[[Cell], None],
+    run: Callable[[Cell, int], None],
 ) -> list[str]:
-    """Run what fits; what was cut, in words. ``place``: a cell's rate and seed, counted from 0.
+    """Run what fits; what was cut, in words. ``place``: a cell's rate and seed, counted from 0;
+    ``run`` hears how many runs of its stage follow.
 
     The first stage is begun whatever it takes; a later one only if all of it fits. No run is begun
     that would not end in time, so the budget is exceeded by one run at most.
@@ -135,8 +140,31 @@ def run_stages(
             if not budget.allows():
                 cut.append(f"{len(todo) - number} of {words}")
                 break
-            run(cell)
+            run(cell, len(todo) - number - 1)
     return cut
+
+
+class Ticker:
+    """How far a run is and how long the rest of it may take, while it goes on: on a terminal in
+    one line that changes, in a log now and then."""
+
+    def __init__(self, title: str, say: Say, clock: Callable[[], float] = time.monotonic) -> None:
+        self.title, self.say, self.clock = title, say, clock
+        self.line = sys.stdout.isatty() and say is print
+        self.began = self.spoken = clock()
+        self.share: float | None = None
+
+    def tick(self, news: dict[str, Any]) -> None:
+        """Take what the run reports."""
+        now, share = self.clock(), fraction(news)
+        if self.share is None:  # what came before the first step is not the pace of the others
+            self.began, self.share = now, share if news.keys() & {"batch", "epoch"} else None
+        elif now - self.spoken >= (1 if self.line else 30):
+            self.spoken = now
+            done = share - self.share
+            left = f", about {duration((now - self.began) / done * (1 - share))}" if done else ""
+            text = f"{self.title}: {where(news)}{left}"
+            print(f"\r{text:<79}", end="\r", flush=True) if self.line else self.say(text)
 
 
 NAME = "frontier"
@@ -149,7 +177,6 @@ LEAST_STEPS = 8
 """Of a chat model."""
 
 DIVERGED = FloatingPointError.__name__
-Say = Callable[[str], None]
 
 
 @dataclass
@@ -198,6 +225,8 @@ class FrontierGrid:
             seconds = record.run.seconds.total or 0.0
             self.budget.paces.append(seconds)
             self.budget.earlier += seconds
+        methods, rates = plural(len(self.own), "method"), min(self.settings.rates, STAGES[0][0])
+        self.say(f"{methods} at {rates} rates with one seed; then more, as far as the time allows")
         self.cut += run_stages(self.cells, self._place, self.budget, self._ended, self._run)
 
     def records(self) -> list[Record]:
@@ -307,16 +336,16 @@ class FrontierGrid:
         left = StreamSizes.of(runs.read_config(plain | {"stream": plain["stream"] | limits}))
         return {"limits": {"stream": limits}, "words": [left.words(sizes)]}
 
-    def _run(self, cell: RunCell) -> None:
+    def _run(self, cell: RunCell, following: int) -> None:
         folder, started = self.out / cell.folder, self.clock()
-        if sys.stdout.isatty():
-            print(f"{cell.title} ...", end="\r", flush=True)
-        outcome, message = execute(order_for(cell, self.out))
+        outcome, message = execute(order_for(cell, self.out), Ticker(cell.title, self.say).tick)
         seconds = self.clock() - started
         self.budget.paces.append(seconds)
         told = self._measured(read_record(folder / RECORD)) if outcome == DONE else message
-        left = duration(max(self.budget.left, 0.0))
-        self.say(f"{cell.title}: {told} ({seconds:.1f} s; {left} of the time left)")
+        rest = [f"{plural(following, 'more run')} of this stage: about "
+                f"{duration(following * self.budget.pace)}"] if following else []  # fmt: skip
+        rest.append(f"{duration(max(self.budget.left, 0.0))} of the time left")
+        self.say(f"{cell.title}: {told} ({seconds:.1f} s; {'; '.join(rest)})")
 
     def _measured(self, record: Record) -> str:
         measures = record.result.metrics

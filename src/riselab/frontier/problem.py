@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from risegrad.common.checks import check_choice
 from risegrad.common.files import write_bytes
 from riselab.common.settings import Checked, Count, Limits, Positive
+from riselab.tune.settings import DREAMS, EVERYDAY, TASKS, model_place
 
 SHARES = (0.25, 0.5, 0.75)
 """How far from the start to the trained weights interpolation looks."""
@@ -111,31 +112,27 @@ def chosen(names: Sequence[str], chat: bool = False) -> dict[str, FrontierMethod
     return {name: known[name] for name in known if name in wanted}
 
 
-OUT = "out/frontier"
-
-
 @dataclass(frozen=True)
 class FrontierSettings(Checked):
     """Time, methods and sizes of the grid; the search says what it left out for lack of time."""
 
     minutes: Positive = 20.0
-    """The time for all runs, those of an earlier and interrupted command included."""
+    """Time for all runs, those of an earlier, interrupted command included."""
     methods: tuple[str, ...] = ()
     """Names of ``METHODS``, for chats of ``CHAT_METHODS``; empty: the usual ones."""
     full: bool = False
-    """Texts and chats: train all weights of the model instead of a LoRA."""
-    out: str = OUT
-    """The folder of runs, page and figure. The same folder goes on where it stopped."""
+    """Texts and chats: train all weights, not a LoRA, at about a tenth of the rates."""
+    out: str = "out/frontier"
+    """Folder of runs, page and figure. The same command continues there where it stopped."""
     seeds: Annotated[int, Limits(at_least=1, at_most=20)] = 3
-    """At most so many; an interval needs two."""
+    """At most so many seeds; an interval needs two."""
     rates: Annotated[int, Limits(at_least=2, at_most=5)] = 5
-    """At most so many learning rates of each method."""
+    """At most so many learning rates of each method, 2 to 5."""
     epochs: Count = 0
     """Passes over the new data; 0: one for texts, five for images and own problems. Chats are
     learned in a number of steps, ``adapter.steps``."""
     teach: Count = 20
-    """Images: in how many epochs the network learns what is to be kept, before anything is
-    compared; 0: it knows it already."""
+    """Images: epochs in which the network first learns what to keep; 0: it knows it already."""
     examples: Count = 0
     """Training examples of each set; 0: as many as the time allows."""
     changes: tuple[str, ...] = ()
@@ -155,8 +152,8 @@ FULL_SCALES = {"adamw": 0.1}
 """For all weights of a text model: AdamW moves each of them by about its rate in every step."""
 FULL_MEMORY = {"rank": 64}
 """What ``remember`` keeps of such models, too: all eigenpairs take minutes and slow every step."""
-DREAMS, KEPT, CHAT_TASKS = "dreams", "kept", ("support",)
-"""In place of chats to keep; the folder of questions that are measured on; tasks of the package."""
+KEPT = "kept"
+"""The folder of questions on whose answers the drift is measured."""
 SMALL = 32
 """Height and width of image files for the small network."""
 
@@ -219,7 +216,7 @@ def problem_of(
 
 def _kind(place: str) -> str:
     path = Path(place).expanduser()
-    if place == DREAMS or place in CHAT_TASKS or path.name.endswith((".jsonl", ".jsonl.gz")):
+    if place in (DREAMS, *TASKS) or path.name.endswith((".jsonl", ".jsonl.gz")):
         return "chats"
     if not path.exists():
         raise ValueError(f"there are no data at {place!r}")
@@ -246,7 +243,6 @@ def _chats(
     """What is kept are answers: to the questions of ``keep``, of which every second is for rules
     that use some and the others are measured on; or, with dreams, to questions of ours."""
     from riselab.tune.chats import plain, read_chats, split
-    from riselab.tune.settings import EVERYDAY
 
     if DREAMS in keep and len(keep) > 1:
         raise ValueError(f"keep must be {DREAMS!r} alone or files of chats, got both")
@@ -302,9 +298,7 @@ def _texts(
 def _model(model: str, settings: FrontierSettings) -> dict[str, Any]:
     if any(change.startswith("model.trains") for change in settings.changes):
         raise ValueError("model.trains cannot be set: use full (--full) to train all weights")
-    folder = Path(model).expanduser()
-    place = {"weights": str(folder)} if folder.is_dir() else {"name": model}
-    return place | ({"trains": "all"} if settings.full else {})
+    return model_place(model) | ({"trains": "all"} if settings.full else {})
 
 
 def _text_host(model: str) -> str:

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,14 +19,22 @@ PAUSE = 0.5  # seconds between two writes
 class Progress:
     """Takes what changed, keeps all of it, and writes it to the run's folder."""
 
-    def __init__(self, folder: Path, tracking: "Tracking | None" = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        tracking: "Tracking | None" = None,
+        watch: Callable[[dict[str, Any]], None] | None = None,
+    ) -> None:
         self.path, self.news, self.tracking = folder / NAME, dict[str, Any](), tracking
+        self.watch = watch
         self.written = 0.0
 
     def __call__(self, news: Mapping[str, Any]) -> None:
         self.news = combined(self.news, news)
         if self.tracking is not None:
             self.tracking.add(self.news, news)
+        if self.watch is not None:
+            self.watch(self.news)
         if time.monotonic() - self.written >= PAUSE:
             self.written = time.monotonic()
             self._write()

@@ -90,13 +90,17 @@ def order_for(
     )  # fmt: skip
 
 
-def execute(order: RunOrder) -> tuple[str, str]:
-    """Do the run unless it is done; how it ended, and what is to be said about that."""
+Watch = Callable[[dict[str, Any]], None]
+
+
+def execute(order: RunOrder, watch: Watch | None = None) -> tuple[str, str]:
+    """Do the run unless it is done; how it ended, and what is to be said about that. ``watch``
+    hears how far the run is."""
     folder = Path(order.folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with run_lock.held(folder):
-            return _execute(order, folder)
+            return _execute(order, folder, watch)
     except run_lock.Elsewhere as error:
         return ELSEWHERE, str(error)
     except OSError as error:
@@ -108,7 +112,7 @@ def unwritable(folder: Path, error: OSError) -> str:
     return f"{folder} cannot be written ({error.strerror or error})"
 
 
-def _execute(order: RunOrder, folder: Path) -> tuple[str, str]:
+def _execute(order: RunOrder, folder: Path, watch: Watch | None) -> tuple[str, str]:
     state, _ = look(folder, order)
     if state is State.DONE:  # by someone else, between the decision and the lock
         return DONE, ""
@@ -122,8 +126,10 @@ def _execute(order: RunOrder, folder: Path) -> tuple[str, str]:
         settings = read_settings(order)
         readings = readings_of(settings)
         _look_at(order, readings)
-        together = order.processes > 1
-        result, memory = run_processes.together(order) if together else perform(order, settings)
+        if order.processes > 1:
+            result, memory = run_processes.together(order)
+        else:
+            result, memory = perform(order, settings, watch=watch)
         seconds = {"total": round(time.perf_counter() - clock, 3)} | result.pop("seconds", {})
         notes = [without_paths(note, readings, folder) for note in result.get("notes", [])]
         inputs = _look_at(order, readings)
@@ -173,15 +179,13 @@ def read_settings(order: RunOrder) -> Any:
 
 
 def perform(
-    order: RunOrder, settings: Any, first: bool = True
+    order: RunOrder, settings: Any, first: bool = True, watch: Watch | None = None
 ) -> tuple[dict[str, Any], dict[str, int]]:
     """The work itself: its result, and the memory it took. Only the ``first`` process reports."""
     folder, work = Path(order.folder), workload.load(order.workload)
     environment.watch_memory()
     tracking = Tracking(order.track if first else (), _tracked(order))
-    report: Callable[[dict[str, Any]], None] = (
-        Progress(folder, tracking) if first else lambda news: None
-    )
+    report: Watch = Progress(folder, tracking, watch) if first else lambda news: None
     try:
         result = dict(work.perform(settings, folder, report))
         tracking.finish(result.get("metrics", {}))

@@ -14,6 +14,7 @@ import torch
 
 from risegrad.common.seeds import generator_for
 from riselab.continual.chat.tasks import CHOICE_SEED, ChatExample
+from riselab.tune.settings import TASKS
 
 FEWEST = 10
 """Chats, of which a fifth is held out to score on."""
@@ -21,24 +22,19 @@ HELD, MOST_HELD = 0.2, 100
 ROLES = ("system", "user", "assistant", "tool")
 
 
-def tasks() -> dict[str, Any]:
-    """The tasks that come with the package, by name."""
-    folder = files("riselab.tune").joinpath("tasks")
-    return {entry.name.removesuffix(".jsonl"): entry for entry in folder.iterdir()}
-
-
 def read_chats(argument: str, place: str) -> list[ChatExample]:
     """All examples of a file or a task of the package; every answer of a long chat is one."""
-    path, known = Path(place).expanduser(), tasks()
+    path = Path(place).expanduser()
     if path.is_file():
         data = path.read_bytes()
         text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
-    elif place in known:
-        text = known[place].read_text(encoding="utf-8")
+    elif place in TASKS:
+        task = files("riselab.tune").joinpath("tasks", f"{place}.jsonl")
+        text = task.read_text(encoding="utf-8")
     else:
         raise ValueError(
             f"{argument} must be a file with a chat in JSON on each line, or a task of the package "
-            f"({', '.join(sorted(known))}), got {place!r}"
+            f"({', '.join(TASKS)}), got {place!r}"
         )
     found: list[ChatExample] = []
     for number, line in enumerate(text.split("\n"), 1):

@@ -39,7 +39,7 @@ from riselab.continual.devices import Devices
 from riselab.continual.preflight import off_hub
 from riselab.records.record import loaded_git
 from riselab.tune.chats import plain, read_chats, split
-from riselab.tune.settings import EVERYDAY, PLAIN, SHOWN, TuneSettings
+from riselab.tune.settings import DREAMS, EVERYDAY, PLAIN, SHOWN, TuneSettings, model_place
 
 trl = need("trl", "trl", "rise tune")
 RECORD, PAGE, WORK, STATE = "tune.json", "tune.html", "work", "state.json"
@@ -77,18 +77,15 @@ class Tuning:
         self.out = output_folder(Path(settings.out).expanduser())
         self.work = self.out / WORK
         self.learned, self.held = split(read_chats("new", settings.new))
-        self.old = read_chats("old", settings.old) if settings.old else []
-        place = Path(settings.model).expanduser()
-        why = "" if place.is_dir() else off_hub(settings.model)
-        if why or (place.is_dir() and not (place / "config.json").is_file()):
+        self.old = [] if settings.keep == DREAMS else read_chats("keep", settings.keep)
+        place = model_place(settings.model)
+        if "name" in place and (why := off_hub(settings.model)):
             raise ValueError(
-                "model must be a folder in the form of transformers or a name on the hub, got "
-                f"{settings.model!r} ({why or 'there is no config.json'})"
+                f"model must be a folder in the form of transformers or a name on the hub, got "
+                f"{settings.model!r} ({why})"
             )
-        self.kind = ChatModelSettings(
-            name=settings.model, weights=str(place) if place.is_dir() else "",
-            trains="all" if settings.full else "lora", length=LENGTH,
-        )  # fmt: skip
+        trains: Any = "all" if settings.full else "lora"
+        self.kind = ChatModelSettings(**place, trains=trains, length=LENGTH)
         self.state = _state(self.work, self._identity())
 
     def run(self) -> dict[str, Any]:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from riselab.common.settings import APART, Checked, Count, NonNegative, Positive
 
-OUT = "adapter"
+DREAMS = "dreams"
+"""In place of a file of chats to keep: the model writes them itself."""
+TASKS = ("support",)
+"""Files of chats that come with the package."""
 PLAIN = "-plain"
 """What is added to the folder's name for plain training, so that both stand side by side."""
 SHOWN = 10
@@ -47,22 +52,23 @@ class TuneSettings(Checked):
     """A folder in the form of transformers, or a name on the hub; of a causal chat model."""
     new: str
     """A file of chats, or the name of a task that comes with the package."""
-    out: str = field(default=OUT, metadata=APART)
-    """The folder of the result. The same command goes on there where it stopped."""
-    old: str = ""
-    """A file of chats to keep; empty: chats that the model writes itself."""
+    out: str = field(default="adapter", metadata=APART)
+    """Folder of the result; plain training adds -plain to its name. The same command continues
+    there where it stopped."""
+    keep: str = DREAMS
+    """A file of chats to keep, or dreams: chats that the model writes itself."""
     budget: NonNegative = 0.0
-    """Nats per token that the other answers may move; 0: no budget."""
+    """Nats per token that other answers may move, such as 0.05; 0: no budget."""
     full: bool = False
-    """All weights train, instead of a LoRA."""
+    """Train all weights, not a LoRA."""
     plain: bool = False
-    """Nothing is kept."""
+    """Keep nothing, for comparison."""
     minutes: Positive = field(default=20.0, metadata=APART)
-    """For everything; the number of steps follows from it."""
+    """Time for everything; the number of steps follows from it."""
     steps: Count = 0
-    """Exactly so many, however long they take; 0: as many as fit into the time."""
+    """Exactly so many steps, however long they take; 0: as many as fit into the time."""
     seed: int = 0
-    """Of the adapter, the order of examples and what the model writes."""
+    """Seed of the adapter, the order of examples and what the model writes."""
     save_seconds: NonNegative = field(default=30.0, metadata=APART)
     """Shortest time between two checkpoints."""
 
@@ -71,9 +77,22 @@ class TuneSettings(Checked):
         for name in ("model", "new", "out"):
             if not getattr(self, name):
                 raise ValueError(f"{name} must be a text, got none")
-        for name in ("old", "budget"):
-            if self.plain and getattr(self, name):
+        for name, default in {"keep": DREAMS, "budget": 0.0}.items():
+            if self.plain and getattr(self, name) != default:
                 raise ValueError(
                     f"{name} has no effect with plain, which keeps nothing: omit one of them, got "
                     f"{getattr(self, name)!r}"
                 )
+
+
+def model_place(model: str) -> dict[str, Any]:
+    """A transformers model as the chat settings name it: a folder's ``weights``, or a ``name``."""
+    folder = Path(model).expanduser()
+    if not folder.is_dir():
+        return {"name": model}
+    if not (folder / "config.json").is_file():
+        raise ValueError(
+            "model must be a folder in the form of transformers or a name on the hub, got "
+            f"{model!r} (there is no config.json)"
+        )
+    return {"weights": str(folder)}
