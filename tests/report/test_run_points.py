@@ -12,8 +12,7 @@ from report.made_up import record, save
 from riselab.records.fields import Record
 from riselab.records.record import read_records
 from riselab.report.builder import build
-from riselab.report.rows import ResultRow, gather
-from riselab.report.run_points import UntrainedModels, standard_error
+from riselab.report.rows import ResultRow, UntrainedModels, gather, standard_error
 
 TASKS, SIZE = 5, 20
 

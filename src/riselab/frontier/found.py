@@ -18,13 +18,11 @@ from riselab.frontier.curves import ERRORS, NATS, POINTS, Measures, RunPoint, Sw
 from riselab.frontier.equal_learning import EqualLearning, Frontier
 from riselab.frontier.lines import code_of
 from riselab.frontier.problem import FrontierMethod
-from riselab.pages.frontier_chart import AXES, BETTER, FrontierPoint, frontier
 from riselab.pages.looks import Palette
 from riselab.pages.page import (
     Block,
     ChartFigure,
     CodeBlock,
-    Fold,
     ItemList,
     Page,
     Paragraph,
@@ -33,13 +31,13 @@ from riselab.pages.page import (
     save_figures,
     svg_of,
 )
-from riselab.pages.tables import Column, Line, Section, Table, TableCell, in_html, spread_cell
-from riselab.pages.text import for_markdown, plural, visible, visible_lines
-from riselab.records.fields import Record
-from riselab.report.builder import QUESTION, RULES
-from riselab.report.figures import BAND, CHAT_AXES, DEVIATION, bands_of, frontier_point
-from riselab.report.methods import SectionFrontier, equal_table
-from riselab.report.run_points import measured_point, run_point
+from riselab.pages.tables import in_html
+from riselab.pages.text import for_markdown, visible, visible_lines
+from riselab.records.fields import LinePoint, Record, ScoreRecord
+from riselab.report.builder import QUESTION, RULES, Chapter
+from riselab.report.figures import frontier_figure
+from riselab.report.methods import SectionFrontier, methods
+from riselab.report.rows import gather, run_point
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -96,18 +94,31 @@ class FoundFrontier:
     """what was written: ``page`` and ``figure``"""
 
     @cached_property
-    def runs(self) -> tuple[RunPoint, ...]:
-        """Every run, and every point between start and end where one was scored there."""
-        own = (run_point(run.row.method, run.row.swept, run) for run in self.records)
+    def all_records(self) -> tuple[Record, ...]:
+        """Those of the runs, and one for every point between start and end that a run scored."""
         between = {m.label: self.methods[m.of].label for m in self.methods.values() if m.of}
-        line = (
-            point
+        points = (
+            between_record(label, run, point)
             for label, base in between.items()
             for run in self.records
             if run.row.method == base
-            for point in _line(label, run)
+            for point in run.result.line
         )
-        return tuple(point for point in (*own, *line) if point)
+        return (*self.records, *points)
+
+    @cached_property
+    def runs(self) -> tuple[RunPoint, ...]:
+        """Every run and every point between start and end."""
+        points = (run_point(run.row.method, run.row.swept, run) for run in self.all_records)
+        return tuple(point for point in points if point)
+
+    @cached_property
+    def chapter(self) -> Chapter:
+        """What a report says of the runs."""
+        (experiment,), _ = gather(self.all_records)
+        rows = tuple(row for method in methods(experiment) for row in method.rows)
+        compared = [SectionFrontier("", self.frontier)] if self.alive else []
+        return Chapter(replace(experiment, name="this search", rows=rows), compared)
 
     @cached_property
     def frontier(self) -> Frontier:
@@ -199,7 +210,7 @@ class FoundFrontier:
 
     def __str__(self) -> str:
         """For a terminal: the table, the sentence, the lines of code and the files."""
-        table = _equal(self) or settings_table(self)
+        table = self.chapter.equal or self.chapter.results
         lines = [spelled(self), "", visible(table.caption), *table.plain()]
         lines += [*map(visible, table.notes), "", *map(visible, self.remarks)]
         lines += [visible(self.sentence), ""]
@@ -255,16 +266,18 @@ def _before(records: Sequence[Record], known: bool) -> float | None:
     return fmean(scores) if scores else None
 
 
-def _line(method: str, run: Record) -> Iterator[RunPoint]:
-    """Points on the way back: the last row of the matrix is what was scored there."""
-    score, known = run.result.main_score, sum(task.known for task in run.result.tasks)
-    rows = list(run.result.scores[score].matrix)
-    for point in run.result.line:
-        matrix = [*rows[:-1], point.scores[score]]
-        learned = new_task_plasticity(matrix, known)
-        measures = (learned, forgetting_max_last(matrix), final_average(matrix))
-        setting = f"{run.row.swept}, share={point.share or 0.0:g}"
-        yield measured_point(method, setting, run, measures)
+def between_record(method: str, run: Record, point: LinePoint) -> Record:
+    """A run as it would be at a point on the way back, whose scores end its matrix."""
+    result, score = run.result, run.result.main_score
+    matrix = (*result.scores[score].matrix[:-1], point.scores[score])
+    learned = new_task_plasticity([*matrix], sum(task.known for task in result.tasks))
+    metrics = {"plasticity": learned, "forgetting": forgetting_max_last([*matrix]),
+               "final_average": final_average([*matrix])}  # fmt: skip
+    swept = f"{run.row.swept}, share={point.share or 0.0:g}"
+    row = replace(run.row, label=f"{method} ({swept})", method=method, swept=swept, baseline=False,
+                  order=run.row.order + LAST)  # fmt: skip
+    scores = {score: ScoreRecord(matrix)}
+    return replace(run, row=row, result=replace(result, scores=scores, metrics=metrics))
 
 
 def _at_chance(run: Record) -> Iterator[str]:
@@ -283,12 +296,8 @@ def _at_chance(run: Record) -> Iterator[str]:
 
 
 NAME = "frontier"
-WORDS = (
-    "Learned is the score on new data after training; {}. A line joins the settings of one method "
-    "from its smallest rate to its largest."
-)
-LOST = "Forgotten", "what was lost of what must be kept, in points"
-MOVED = "Drift", "how far other answers have moved, in nats per token"
+LAST = 10_000
+"""Rows of points between come behind those of runs."""
 MEASURES = (
     "New: the accuracy on new data right after training on them, in percent. Fgt: forgetting, the "
     "points that the data to keep lost until the end."
@@ -297,7 +306,6 @@ OF_CHATS = (
     "New: held-out examples that are answered exactly, in percent. Drift: how far other answers "
     "have moved, KL(then || now) in nats per token."
 )
-SEVERAL = " Where a share was varied too, there is a line for each rate."
 
 
 def write(found: FoundFrontier, out: Path) -> FoundFrontier:
@@ -311,90 +319,26 @@ def write(found: FoundFrontier, out: Path) -> FoundFrontier:
 
 def figure(found: FoundFrontier) -> ChartFigure:
     """Forgetting against learning, a curve for each method."""
-    curves = found.frontier.curves
-    measures, axes = found.frontier.measures, CHAT_AXES if found.chat else AXES
-    words = WORDS.format(" is ".join(_lost(found)).lower())
-    points = [_point(s, measures) for curve in curves.values() for s in curve.settings]
-    bands = list(bands_of(found.frontier))
-    several = SEVERAL if any(point.line for point in points) else ""
-    return ChartFigure(
-        NAME,
-        "Forgetting against learning",
-        f"Forgetting against learning for {plural(len(curves), 'method')}. {BETTER}",
-        frontier(points, Palette(curves), bands, axes, ratios=found.chat),
-        settings_table(found),
-        f"{BETTER} {words}{several} {DEVIATION}{BAND if bands else ''}",
-    )
-
-
-def _point(setting: SweepSetting, measures: Measures) -> FrontierPoint:
-    learned, forgotten = _spread(setting, "learned"), _spread(setting, "forgotten")
-    name, idle = setting.name.replace("=", " "), not setting.learned_something
-    label = f"{setting.method}, {name}"
-    return frontier_point(
-        setting.method, label, learned, forgotten, name, idle, setting.line, measures
-    )
-
-
-def _spread(setting: SweepSetting, of: str) -> Estimate:
-    found = estimate([getattr(run, of) for run in setting.runs.values()])
-    assert found is not None, "a setting has at least one run"
-    return found
-
-
-def _cell(setting: SweepSetting, of: str, measures: Measures) -> TableCell | None:
-    found, idle = _spread(setting, of), not setting.learned_something
-    if of == "forgotten":
-        found = found.times(measures.factor)
-        return spread_cell(found, idle=idle, digits=measures.digits + 1)
-    return spread_cell(found, idle=idle)
-
-
-def settings_table(found: FoundFrontier) -> Table:
-    """Every setting: what it learned and forgot, and what is known at the end."""
-    sections, measures, (name, meaning) = [], found.frontier.measures, _lost(found)
-    for curve in found.frontier.curves.values():
-        lines = (
-            Line(
-                setting.name,
-                tuple(_cell(setting, of, measures) for of in ("learned", "forgotten", "final")),
-            )
-            for setting in curve.settings
-        )
-        sections.append(Section(curve.name, tuple(lines)))
-    columns = (
-        Column("Learned", better=1, explanation="score on new data after training, in percent"),
-        Column(name, better=-1, explanation=meaning),
-        Column("At the end", better=1, explanation="all that is scored at the end, in percent"),
-    )
-    caption = "Every setting: mean ± standard deviation over seeds"
-    return Table(caption, "Setting", columns, tuple(sections))
-
-
-def _lost(found: FoundFrontier) -> tuple[str, str]:
-    return MOVED if found.chat else LOST
-
-
-def _equal(found: FoundFrontier) -> Table | None:
-    parts = [SectionFrontier("", found.frontier)] if found.alive else []
-    return equal_table("this search", parts)
+    chapter = found.chapter
+    drawn = frontier_figure(
+        chapter.experiment, chapter.methods, Palette(m.name for m in chapter.methods),
+        chapter.frontiers,
+    )  # fmt: skip
+    assert drawn is not None, "there is a point"
+    return replace(drawn, name=NAME)
 
 
 def page(found: FoundFrontier) -> Page:
-    """One sentence, one figure, one table, and the code for the best setting."""
-    equal = _equal(found)
-    blocks: list[Block] = [Paragraph(spelled(found), "note"), figure(found)]
+    """One sentence, one figure, one table, and the code for the best setting; then details."""
+    chapter = found.chapter
+    palette = Palette(method.name for method in chapter.methods)
+    blocks: list[Block] = [Paragraph(spelled(found), "note"), *chapter.first(palette, "").blocks]
     if found.remarks:
-        blocks.append(ItemList("What to know", found.remarks, "warning"))
-    blocks += [equal] if equal else []
+        blocks.insert(2, ItemList("What to know", found.remarks, "warning"))
     if best := _best(found):
         blocks.append(replace(best.use, title=f"{best.use.title}: {best}"))
-    details = Fold("Every setting", (settings_table(found),))
-    return Page(
-        found.title,
-        (Part("", tuple(blocks), QUESTION, found.sentence), Part("Details", (details,))),
-        f"{plural(len(found.records), 'run')}",
-    )
+    first = Part("", tuple(blocks), QUESTION, found.sentence)
+    return Page(found.title, (first, chapter.details(palette)))
 
 
 def spelled(found: FoundFrontier) -> str:

@@ -12,7 +12,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
@@ -132,8 +132,6 @@ class Page:
     warnings: tuple[ItemList, ...] = ()
     glossary: tuple[tuple[str, str], ...] = ()
     """abbreviations and what they mean"""
-    numbers: dict[str, Any] = field(default_factory=dict)
-    """plain data that the page offers to save"""
 
     def figures(self) -> Iterator[ChartFigure]:
         """All figures of the page, in their order."""
@@ -165,7 +163,6 @@ def html(page: Page) -> str:
             style=raw(style),
             script=raw(script),
             charts=raw(for_script({"charts": charts, "themes": themes})),
-            numbers=raw(for_script(page.numbers)) if page.numbers else "",
             numbered=lambda letter: f"{letter}{next(counters.setdefault(letter, count(1)))}",
         )
     )

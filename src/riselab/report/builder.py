@@ -6,12 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from risegrad.common.files import write_text
-from riselab.common.intervals import Estimate
 from riselab.experiments.file import LibraryEntry, library
-from riselab.frontier.equal_learning import EqualLearning
 from riselab.pages.looks import Palette
 from riselab.pages.page import (
     Block,
@@ -30,7 +27,13 @@ from riselab.records.fields import Record
 from riselab.records.record import RecordError
 from riselab.report import tables
 from riselab.report.figures import frontier_figure, matrix_figure, stream_figure
-from riselab.report.methods import beside_table, equal_table, frontiers, methods
+from riselab.report.methods import (
+    SectionFrontier,
+    beside_table,
+    equal_table,
+    frontiers,
+    methods,
+)
 from riselab.report.provenance import notes, run_table, summary_line
 from riselab.report.rows import ReportedExperiment, gather
 
@@ -53,11 +56,14 @@ COMMON = {
 class Chapter:
     """What is said of one experiment."""
 
-    def __init__(self, experiment: ReportedExperiment) -> None:
+    def __init__(
+        self, experiment: ReportedExperiment, compared: Sequence[SectionFrontier] | None = None
+    ) -> None:
         name = experiment.name
         self.experiment = experiment
         self.methods = methods(experiment)
-        self.frontiers = frontiers(experiment, self.methods)
+        own = frontiers(experiment, self.methods) if compared is None else compared
+        self.frontiers = own
         self.differences = list(tables.differences(experiment))
         self.results = tables.results(experiment)
         self.equal = equal_table(name, self.frontiers, self.methods)
@@ -109,37 +115,6 @@ class Chapter:
         palette = Palette(method.name for method in chosen)
         return frontier_figure(self.experiment, chosen, palette, self.frontiers, small=True)
 
-    def numbers(self) -> dict[str, Any]:
-        """Plain data, which the page carries for further work."""
-        return {
-            "name": self.experiment.name,
-            "rows": [
-                {"label": row.label, "section": row.section, "baseline": row.baseline,
-                 "runs": [{"id": run.id, "seed": run.seed, "metrics": dict(run.result.metrics)}
-                          for run in row.runs]}
-                for row in self.experiment.rows
-            ],
-            "equal_learning": [_plain(c) for f in self.frontiers for c in f.found.comparisons],
-            "at_less_learning": [_plain(c) for f in self.frontiers for c in f.found.halfway],
-            "differences": [
-                {"row": found.row.label, "baseline": found.baseline.label,
-                 "metric": found.metric.key, "verdict": found.verdict, "gain": _ends(found.gain)}
-                for found in self.differences
-            ],
-        }  # fmt: skip
-
-
-def _plain(found: EqualLearning) -> dict[str, Any]:
-    parts = ("forgotten", "of_reference", "difference")
-    said = {key: getattr(found, key) for key in ("method", "reference", "level", "verdict")}
-    return said | {key: _ends(getattr(found, key)) for key in parts}
-
-
-def _ends(found: Estimate | None) -> dict[str, Any] | None:
-    if found is None:
-        return None
-    return {"mean": found.mean, "low": found.low, "high": found.high, "n": found.n}
-
 
 @dataclass(frozen=True, eq=False)
 class Report:
@@ -175,7 +150,6 @@ class Report:
             counted if len(chapters) > 1 else "",
             tuple(ItemList(title, items, "warning") for title, items in warnings if items),
             tuple(self._glossary()),
-            self.numbers(),
         )  # fmt: skip
 
     def _glossary(self) -> Iterator[tuple[str, str]]:
@@ -189,14 +163,6 @@ class Report:
         folds = [Fold("Every run with its seed, time and commit", (run_table(self.experiments),))]
         folds += [Fold("Notes of the runs", (ItemList("", said),))] if said else []
         yield Part("Runs", tuple(folds))
-
-    def numbers(self) -> dict[str, Any]:
-        """The report as plain data."""
-        return {
-            "experiments": [chapter.numbers() for chapter in self.chapters],
-            "left_out": list(self.left_out),
-            "remarks": list(self.remarks),
-        }
 
     def plain(self) -> str:
         """The results and what was found, for a terminal, where one sees the last lines."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from riselab.common.intervals import Estimate, estimate
-from riselab.frontier.curves import POINTS, Measures
+from riselab.frontier.curves import Measures
 from riselab.frontier.equal_learning import Frontier
 from riselab.pages.charts import MatrixCell, SeriesPoint, matrices, stream
 from riselab.pages.frontier_chart import (
@@ -96,27 +96,17 @@ def frontier_figure(
 
 
 def _point(method: Method, row: ResultRow, measures: Measures) -> FrontierPoint | None:
+    """A setting in the chart, with what pointing at it tells."""
     learned, forgotten = row.spread(PLASTICITY.of), row.spread(FORGETTING.of)
     if not forgotten or not learned:
         return None
-    setting = swept(row)
-    name = setting.name.replace("=", " ")
-    return frontier_point(
-        method.name, row.label, learned, forgotten, name, row.idle, setting.line, measures
-    )
-
-
-def frontier_point(
-    method: str, label: str, learned: Estimate, forgotten: Estimate, setting: str, idle: bool,
-    line: str = "", measures: Measures = POINTS,
-) -> FrontierPoint:  # fmt: skip
-    """A setting in the chart, with what pointing at it tells."""
-    forgotten = forgotten.times(measures.factor)
+    setting, forgotten = swept(row), forgotten.times(measures.factor)
     lost = f"{measures.verb} {spread_text(forgotten, measures.digits)} {measures.unit}"
-    tip = f"{label}: learns {spread_text(learned, 1)} %, {lost}"
+    tip = f"{row.label}: learns {spread_text(learned, 1)} %, {lost}"
     return FrontierPoint(
-        method, learned.mean, forgotten.mean, tip, setting, learned.sd, forgotten.sd, idle, line
-    )
+        method.name, learned.mean, forgotten.mean, tip, setting.name.replace("=", " "),
+        learned.sd, forgotten.sd, row.idle, setting.line,
+    )  # fmt: skip
 
 
 def bands_of(found: Frontier) -> Iterator[FrontierBand]:

@@ -214,15 +214,21 @@ def beside_table(
 ) -> Table | None:
     """What else a chat model can do, read at the same learning as its drift; the references at the
     learning at which the first method was compared with them."""
+    if not experiment.chat:
+        return None
     runs = {
-        (m.name, row.label, run.seed): run for m in methods for row in m.rows for run in row.runs
+        (m.name, setting, run.seed): run
+        for m in methods
+        for row in m.rows
+        for run in row.runs
+        for setting in (row.label, run.row.swept)
     }
     lines = [
         (one.section, _beside_line(one.found, name, level, runs))
         for one in found
         for name, level in _levels(one.found)
     ]
-    if not experiment.chat or not any(any(line.cells[1:]) for _, line in lines):
+    if not any(any(line.cells[1:]) for _, line in lines):
         return None
     return Table(
         f"What else changed in {experiment.name} at the same learning, since before training: with "

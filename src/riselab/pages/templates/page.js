@@ -187,8 +187,3 @@ function themed(button) {
 document.querySelectorAll("table[data-sortable]").forEach(sortable);
 themed(document.getElementById("theme"));
 document.querySelectorAll("figure.figure").forEach(charted);
-document.getElementById("download")?.addEventListener("click", () => {
-  const text = document.getElementById("report-data").textContent;
-  const blob = new Blob([text], { type: "application/json" });
-  download(URL.createObjectURL(blob), "report-data.json");
-});
