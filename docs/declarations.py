@@ -4,16 +4,134 @@ A comment on a line of its own is replaced: ``<!-- settings -->`` by every table
 file, ``<!-- record -->`` by the fields of a record.
 """
 
+import json
 from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from markdown import Extension, Markdown
 from markdown.preprocessors import Preprocessor
 
-from riselab.common.settings import required, words
-from riselab.experiments.reference import SettingsTable, meanings, tables
+from riselab.commands.arguments import meanings
+from riselab.common.settings import declared, required, words
 from riselab.records.fields import Record
+
+
+@dataclass(frozen=True)
+class FieldReference:
+    """One line of a reference."""
+
+    name: str
+    allowed: str
+    default: str
+    """As a TOML file would say it; empty where the field must be given or is a table."""
+    meaning: str
+
+
+def reference(cls: type, defaults: object = None) -> list[FieldReference]:
+    """The fields of a dataclass in words; ``defaults``: an instance with others than its own."""
+    hints, meant = declared(cls), meanings(cls)
+    return [
+        FieldReference(f.name, words(hints[f.name]), _default(f, defaults), meant.get(f.name, ""))
+        for f in fields(cls)
+        if f.init
+    ]
+
+
+def _default(field: Field[object], defaults: object) -> str:
+    value = getattr(defaults, field.name, field.default)
+    return "" if value is MISSING or is_dataclass(value) else json.dumps(value)
+
+
+@dataclass(frozen=True)
+class SettingsTable:
+    """The settings of one table in a file."""
+
+    section: str
+    kind: str
+    """Of a section that differs by domain, host or addition: which one."""
+    cls: type
+    defaults: object = None
+    """An instance, where they are not those of the class."""
+
+    @property
+    def title(self) -> str:
+        """The section, and the kind where it has several."""
+        return f"{self.section} ({self.kind})" if self.kind else self.section
+
+    @property
+    def summary(self) -> str:
+        """The first paragraph of the settings' docstring, in one line."""
+        return (self.cls.__doc__ or "").split("\n\n")[0].replace("\n", " ").strip()
+
+    @property
+    def fields(self) -> list[FieldReference]:
+        """Its fields in words."""
+        return reference(self.cls, self.defaults)
+
+
+def tables() -> list[SettingsTable]:
+    """All of them; a section that is the same in both domains comes once."""
+    return [*_experiment_tables(), *_foresight_tables()]
+
+
+def _experiment_tables() -> Iterator[SettingsTable]:
+    from riselab import plugins
+    from riselab.continual.additions import ADDITIONS
+    from riselab.continual.chat.settings import ChatRun
+    from riselab.continual.language import run as language_run
+    from riselab.continual.language.hosts import HOSTS as TEXT_HOSTS
+    from riselab.continual.language.streams.settings import OwnTextTask
+    from riselab.continual.rules import Rule
+    from riselab.continual.vision import run as vision_run
+    from riselab.continual.vision.hosts import HOSTS
+    from riselab.continual.vision.streams import NAMED
+
+    vision, language = _sections(vision_run.VisionRun), _sections(language_run.LanguageRun)
+    for section, (cls, defaults) in vision.items():
+        if vision[section] == language[section]:
+            yield SettingsTable(section, "", cls, defaults)
+        else:
+            yield SettingsTable(section, "vision", cls, defaults)
+            yield SettingsTable(section, "language", *language[section])
+    for section, (cls, defaults) in _sections(ChatRun).items():
+        yield SettingsTable(section, "chat", cls, defaults)
+    yield SettingsTable("stream.own", "language, by task", OwnTextTask)
+    for name, host in {**HOSTS, **TEXT_HOSTS}.items():
+        yield SettingsTable("host", name, host.Settings)
+    for name, rule in plugins.RULES.items():
+        if rule is not Rule:  # a plugin's, with its own settings
+            yield SettingsTable("rule", name, rule)
+    for name, stream in NAMED.items():
+        if isinstance(stream, type):
+            yield SettingsTable("stream", name, stream)
+    for name, addition in ADDITIONS.items():
+        yield SettingsTable("additions", name, addition)
+
+
+def _sections(run: type) -> dict[str, tuple[type, object]]:
+    """The tables of a run: their classes and what stands there by default."""
+    kinds = declared(run)
+    return {
+        field.name: (kinds[field.name], _instance(field))
+        for field in fields(run)
+        if is_dataclass(kinds[field.name])
+    }
+
+
+def _instance(field: Field[object]) -> object:
+    if field.default_factory is not MISSING:
+        return field.default_factory()
+    return None if field.default is MISSING else field.default
+
+
+def _foresight_tables() -> Iterator[SettingsTable]:
+    from risegrad.curvature.estimates import ProductBudget
+    from riselab.foresight.settings import DiagnosisSettings, ValidationSettings
+
+    yield SettingsTable("diagnosis", "rise diagnose", DiagnosisSettings)
+    yield SettingsTable("diagnosis.budget", "rise diagnose", ProductBudget)
+    yield SettingsTable("validation", "rise local", ValidationSettings)
 
 
 def settings() -> list[str]:

@@ -30,7 +30,7 @@ FLOORS = {
         {"pages"},
         {"continual"},
         {"foresight", "sandbox"},
-        {"experiments", "records", "running", "report", "frontier", "runs", "frames", "tune"},
+        {"experiments", "records", "running", "report", "frontier", "runs", "tune"},
         {"commands"},
         {"cli"},
     ],
@@ -42,7 +42,7 @@ FLOOR = {
     for room in floor
 }
 # From a file to its runs, their records and what these say: one trade in several rooms.
-NEIGHBOURS = {"experiments", "records", "running", "report", "frontier", "runs", "frames", "tune"}
+NEIGHBOURS = {"experiments", "records", "running", "report", "frontier", "runs", "tune"}
 # Modules of names that people import from there, wherever the things themselves are.
 DOOR = {"risegrad", "risegrad.lab", "risegrad.curvature"}
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from risegrad.common.imports import lazy
 
 if TYPE_CHECKING:
-    from riselab.frames import LabResults as LabResults
+    from riselab.runs import LabResults as LabResults
     from riselab.runs import load as load
     from riselab.runs import run as run
 

@@ -302,7 +302,7 @@ def test_mistakes_are_found_before_any_work(file, capsys):
 
 
 def choice_of(path, *words):
-    from riselab.commands.session_choice import add_choice, chosen
+    from riselab.commands.diagnose import add_choice, chosen
 
     parser = argparse.ArgumentParser()
     add_choice(parser)

@@ -49,7 +49,8 @@ def test_by_the_command(root, tmp_path, capsys, keep):
     assert (tmp_path / "out" / "frontier.png").is_file()
     page = (tmp_path / "out" / "frontier.html").read_text(encoding="utf-8")
     assert "learns letters: what is left of its other answers?" in page
-    assert "drift is how far other answers have moved, in nats per token" in page
+    assert "Drift: how far other answers have moved, KL(then || now) in nats per token" in page
+    assert "lower is less drift" in page
     assert "what was lost of what must be kept" not in page
     assert main(words) == 0
     assert "% exact, drift" not in capsys.readouterr().out, "nothing is trained twice"

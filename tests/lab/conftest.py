@@ -14,7 +14,7 @@ import risegrad
 from riselab.cli import main
 from riselab.experiments.cells import RunCell, expand
 from riselab.experiments.file import load_experiment
-from riselab.running import workload
+from riselab.running import worker
 
 from . import fake_workload
 
@@ -73,7 +73,7 @@ def cells_of(path: Path, *overrides: str) -> list[RunCell]:
 def rise(*argv: Any) -> int:
     """The command in this process."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(workload, "DEFAULT", FAKE)
+        patch.setattr(worker, "WORKLOAD", FAKE)
         return main([*map(str, argv)])
 
 

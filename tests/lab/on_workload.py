@@ -3,8 +3,8 @@
 import sys
 
 from riselab.cli import main
-from riselab.running import workload
+from riselab.running import worker
 
 if __name__ == "__main__":
-    workload.DEFAULT = sys.argv.pop(1)
+    worker.WORKLOAD = sys.argv.pop(1)
     sys.exit(main())

@@ -10,10 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from riselab.running import display as shown
 from riselab.running import progress as run_progress
-from riselab.running.display import Display, totals, where
-from riselab.running.progress import Progress, combined, fraction, latest
+from riselab.running import progress as shown
+from riselab.running.progress import (
+    Display,
+    Progress,
+    combined,
+    fraction,
+    latest,
+    totals,
+    where,
+)
 from riselab.running.schedule import Tally
 from riselab.running.trackers import step_of
 

@@ -38,9 +38,9 @@ def test_a_pipe_gets_the_whole_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Low rank. " * 39 + "Low rank." in capsys.readouterr().out
 
 
-def test_one_kind_and_names(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "hosts", "--names"]) == 0
-    assert capsys.readouterr().out == "zo-fc\nlora\n"
+def test_one_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "rules"]) == 0
+    assert capsys.readouterr().out == "rules\n  rise  The rule.\n"
     assert main(["list", "experiments"]) == 0
     assert capsys.readouterr().out == "there are no experiments\n"
     assert main(["list", "host"]) == 2

@@ -8,7 +8,7 @@ import pytest
 import riselab as lab
 from report.made_up import record, save
 from riselab.frontier.equal_learning import Frontier
-from riselab.running import display, workload
+from riselab.running import progress, worker
 from riselab.running.schedule import Tally
 
 from .conftest import cells_of, rise
@@ -18,7 +18,7 @@ from .test_selection import TEXT as SELECTING
 
 @pytest.fixture(autouse=True)
 def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workload, "DEFAULT", "lab.fake_workload")
+    monkeypatch.setattr(worker, "WORKLOAD", "lab.fake_workload")
 
 
 @pytest.fixture
@@ -114,6 +114,6 @@ def test_load_says_what_it_cannot_read(results: lab.LabResults, tmp_path: Path) 
 def test_a_bar_in_notebooks() -> None:
     tqdm = pytest.importorskip("tqdm")
     with tqdm.tqdm(total=1, file=io.StringIO()) as bar:
-        shown = display.Display(bar)
+        shown = progress.Display(bar)
         shown.tick(Tally(total=4, before=1, done=3))
         assert (bar.total, bar.n) == (4, 4)

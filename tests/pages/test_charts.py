@@ -10,13 +10,15 @@ import pytest
 
 from riselab.pages import charts
 from riselab.pages.charts import (
+    COLOURS,
+    GROUND,
     MatrixCell,
+    Palette,
     SeriesPoint,
     matrices,
     stream,
 )
 from riselab.pages.frontier_chart import FrontierBand, FrontierPoint, frontier
-from riselab.pages.looks import COLOURS, GROUND, Palette
 from riselab.pages.page import ChartFigure, svg_of
 from riselab.pages.tables import text_table
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from riselab.pages import page
+from riselab.pages.charts import GROUND, Palette
 from riselab.pages.frontier_chart import FrontierPoint, frontier
-from riselab.pages.looks import GROUND, Palette
 from riselab.pages.page import (
     ChartFigure,
     CodeBlock,

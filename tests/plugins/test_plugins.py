@@ -242,7 +242,7 @@ except RuntimeError as error:
 
 
 def test_rules_with_a_memory_are_listed_beside_a_plugins_rule(guide: Path) -> None:
-    code, text = rise(guide, "list", "rules", "--names", "--plugin", "my_rule.py")
+    code, text = rise(guide, "list", "rules", "--plugin", "my_rule.py")
     assert code == 0, text
     assert {"informed", "informed-rise", "cut"} <= set(text.split())
 

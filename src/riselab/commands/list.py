@@ -11,65 +11,36 @@ from riselab.commands.arguments import add_plugin, load_plugins
 NAME = "list"
 SUMMARY = "list hosts, rules, streams, additions, models, trackers, experiments"
 DESCRIPTION = """\
-Lists what an experiment file can name, and the experiments that come along. 'rise list settings'
-explains every field of a file: what is allowed, the default and the meaning; with a SECTION, only
-the fields of that one. Entries from plugins are marked [name version]."""
+Lists what an experiment file can name, and the experiments that come along. Entries from plugins
+are marked [name version]."""
 EXAMPLES: tuple[str, ...] = (
     "rise list",
     "rise list experiments",
     "rise list rules",
-    "rise list settings rule",
     "rise list rules --plugin my_rules.py",
 )
 
 KINDS = ("hosts", "rules", "streams", "additions", "models", "trackers", "experiments")
-SETTINGS = "settings"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``rise list``."""
-    kinds = (*KINDS, SETTINGS)
-    text = f"only these: {', '.join(kinds)}"
-    parser.add_argument("kind", nargs="?", choices=kinds, metavar="KIND", help=text)
-    text = "of settings: only this section of a file, such as rule"
-    parser.add_argument("section", nargs="?", metavar="SECTION", help=text)
-    parser.add_argument("--names", action="store_true", help="the names only, for scripts")
+    text = f"only these: {', '.join(KINDS)}"
+    parser.add_argument("kind", nargs="?", choices=KINDS, metavar="KIND", help=text)
     add_plugin(parser)
 
 
 def plan(args: argparse.Namespace) -> Callable[[], int]:
     """The job: print one kind, or all."""
-    if args.kind != "experiments":  # which shells ask for while one types
-        load_plugins(args)
-    if args.kind == SETTINGS:
-        text = explained_settings(args.section)  # here: a wrong section is a wrong argument
-        return lambda: say(text)
-    if args.section is not None:
-        raise ValueError(f"SECTION is for 'rise list settings' only, got {args.section!r}")
-    return lambda: execute([args.kind] if args.kind else list(KINDS), args.names)
+    load_plugins(args)
+    return lambda: execute([args.kind] if args.kind else list(KINDS))
 
 
-def execute(kinds: list[str], names: bool) -> int:
+def execute(kinds: list[str]) -> int:
     """Print what there is, and return the exit code."""
     sections = {kind: entries(kind) for kind in kinds}
-    if names:
-        print("\n".join(name for section in sections.values() for name in section))
-        return 0
     texts = [_section(kind, section) for kind, section in sections.items() if section]
     print("\n\n".join(texts) or f"there are no {' or '.join(kinds)}")
-    return 0
-
-
-def explained_settings(section: str | None) -> str:
-    """The fields of a file in words."""
-    from riselab.experiments.reference import in_text
-
-    return in_text(section, get_terminal_size().columns)
-
-
-def say(text: str) -> int:
-    """Print a text, and return the exit code."""
-    print(text)
     return 0
 
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from riselab.commands.session_choice import Measured, Tell, add_choice, chosen, measure
+from riselab.commands.diagnose import Measured, Tell, add_choice, chosen, measure
 
 if TYPE_CHECKING:
-    from riselab.commands.session_choice import SessionChoice
+    from riselab.commands.diagnose import SessionChoice
     from riselab.foresight.reached_point import ReachedPoint
 
 NAME = "local"

@@ -12,7 +12,7 @@ from riselab.commands.arguments import add_experiment, load_plugins, overrides
 if TYPE_CHECKING:
     from riselab.experiments.cells import RunCell
     from riselab.experiments.file import Choice, Experiment
-    from riselab.running.workload import Workload
+    from riselab.running.worker import Workload
 
 NAME = "show"
 SUMMARY = "show the runs of an experiment, which are done, and how much work they are"
@@ -39,11 +39,11 @@ def plan(args: argparse.Namespace) -> Callable[[], int]:
     """Read the experiment and return the job."""
     from riselab.experiments.cells import choose, expand
     from riselab.experiments.file import load_experiment
-    from riselab.running import workload
+    from riselab.running.worker import workload
 
     load_plugins(args)
     experiment = load_experiment(args.experiment, overrides(args))
-    work = workload.load()
+    work = workload()
     cells = choose(expand(experiment, work.read_config), args.only, experiment.default)
     return lambda: execute(experiment, cells, work, args)
 

@@ -18,7 +18,7 @@ from riselab.frontier.curves import ERRORS, NATS, POINTS, Measures, RunPoint, Sw
 from riselab.frontier.equal_learning import EqualLearning, Frontier
 from riselab.frontier.lines import code_of
 from riselab.frontier.problem import FrontierMethod
-from riselab.pages.looks import Palette
+from riselab.pages.charts import Palette
 from riselab.pages.page import (
     Block,
     ChartFigure,

@@ -33,12 +33,10 @@ from riselab.frontier.problem import (
 from riselab.pages.text import plural
 from riselab.records.fields import Record
 from riselab.records.record import read_record
-from riselab.running import workload
-from riselab.running.display import duration, where
 from riselab.running.folder import RECORD, State, error_text, look, placed
 from riselab.running.plan import fetch, missing_message, preflight
-from riselab.running.progress import fraction
-from riselab.running.worker import DONE, execute, order_for
+from riselab.running.progress import duration, fraction, where
+from riselab.running.worker import DONE, execute, order_for, workload
 
 
 @dataclass(frozen=True)
@@ -214,7 +212,7 @@ class FrontierGrid:
     @cached_property
     def cells(self) -> list[RunCell]:
         """All runs that there would be with enough time."""
-        read = workload.load().read_config
+        read = workload().read_config
         return placed(expand(self._experiment(), read), self.out)
 
     def run(self) -> None:
@@ -280,7 +278,7 @@ class FrontierGrid:
 
     def _check(self) -> None:
         todo = [cell for cell in self.cells if not self._ended(cell)]
-        work = workload.load()
+        work = workload()
         if todo and (missing := preflight(todo, work, self.out, 1).missing or fetch(todo, work)):
             raise RuntimeError(missing_message(missing, len(todo)))
 

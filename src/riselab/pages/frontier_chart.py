@@ -17,6 +17,7 @@ from riselab.pages.charts import (
     ROWS,
     WIDTH,
     AnyChart,
+    Palette,
     across,
     by_method,
     dashes,
@@ -29,7 +30,6 @@ from riselab.pages.charts import (
     upward,
     with_data,
 )
-from riselab.pages.looks import Palette
 
 AXES = ("Learned: new-task accuracy (%), higher is better →",
         "Forgotten: points lost, lower is better ↓")  # fmt: skip

@@ -23,8 +23,7 @@ from typing import Any
 from risegrad.common.files import write_bytes, write_text
 from risegrad.common.imports import need
 from riselab.common.folders import cache_folder
-from riselab.pages.charts import AnyChart, specification
-from riselab.pages.looks import SMALL_TEXT, config
+from riselab.pages.charts import SMALL_TEXT, AnyChart, config, specification
 from riselab.pages.tables import Table, TableCell
 from riselab.pages.text import MISSING, for_markdown, for_script, visible, visible_lines
 

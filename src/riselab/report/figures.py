@@ -9,7 +9,7 @@ from itertools import pairwise
 from riselab.common.intervals import Estimate, estimate
 from riselab.frontier.curves import Measures
 from riselab.frontier.equal_learning import Frontier
-from riselab.pages.charts import MatrixCell, SeriesPoint, matrices, stream
+from riselab.pages.charts import MatrixCell, Palette, SeriesPoint, matrices, stream
 from riselab.pages.frontier_chart import (
     AXES,
     BETTER,
@@ -18,7 +18,6 @@ from riselab.pages.frontier_chart import (
     FrontierPoint,
     frontier,
 )
-from riselab.pages.looks import Palette
 from riselab.pages.page import ChartFigure
 from riselab.pages.tables import Column, Line, Section, Table, spread_cell
 from riselab.pages.text import plural, spread_text

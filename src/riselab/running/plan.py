@@ -19,14 +19,12 @@ from riselab.experiments.file import Choice, Experiment, choices, load_experimen
 from riselab.pages.text import plural
 from riselab.records.fields import TableRow
 from riselab.running import local as local_engine
-from riselab.running import workload
-from riselab.running.display import display, duration
 from riselab.running.folder import State, look, placed, records_of, rename_rows
+from riselab.running.progress import display, duration
 from riselab.running.ray import RayEngine
 from riselab.running.schedule import Engine, Schedule, Tally
 from riselab.running.trackers import check_trackers
-from riselab.running.worker import order_for
-from riselab.running.workload import Workload
+from riselab.running.worker import Workload, order_for, workload
 
 
 def decided(cells: Sequence[RunCell], out: Path) -> list[Choice]:
@@ -250,14 +248,14 @@ class RunPlan:
 def plan_runs(place: str | Path, overrides: Sequence[str], only: Sequence[str]) -> RunPlan:
     """Read an experiment and choose among its runs."""
     experiment = load_experiment(place, overrides)
-    grid = expand(experiment, workload.load().read_config)
+    grid = expand(experiment, workload().read_config)
     return RunPlan(experiment, choose(grid, only, experiment.default), len(grid))
 
 
 def plan_selected(plan: RunPlan, options: RunOptions) -> tuple[list[Choice], RunPlan]:
     """What the runs that are done choose, and the runs on test data of it."""
     found = decided(placed(plan.cells, options.out), options.out)
-    cells = selected(plan.experiment, found, workload.load().read_config)
+    cells = selected(plan.experiment, found, workload().read_config)
     return found, replace(plan, cells=cells)
 
 
@@ -280,7 +278,7 @@ def do_runs(plan: RunPlan, options: RunOptions) -> tuple[Sequence[RunCell], Tall
 
 
 def _start(schedule: Schedule, plan: RunPlan, out: Path, options: RunOptions) -> None:
-    cells, work = list(schedule.queue), workload.load()
+    cells, work = list(schedule.queue), workload()
     found = _look(cells, plan, out, options)
     if missing := found.missing or fetch(cells, work):
         raise MissingNeeds(missing_message(missing, len(cells)))
@@ -295,7 +293,7 @@ def _start(schedule: Schedule, plan: RunPlan, out: Path, options: RunOptions) ->
 
 def _look(cells: Sequence[RunCell], plan: RunPlan, out: Path, options: RunOptions) -> Preflight:
     """What the runs need. Ray's machines need not be this one: nothing is known of their GPUs."""
-    found = preflight(cells, workload.load(), out, options.division(plan.grid)[0])
+    found = preflight(cells, workload(), out, options.division(plan.grid)[0])
     refused = plan.experiment.gpu and found.cpu and options.engine == "local"
     if refused and not options.on_cpu:
         return replace(found, missing=(*found.missing, NO_GPU))
@@ -324,7 +322,7 @@ def _pace(cells: Sequence[RunCell], found: Preflight) -> str:
     if set(found.missing) - {NO_GPU}:
         return "the time can be estimated when nothing is missing"
     try:
-        seconds = seconds_of(cells, workload.load())
+        seconds = seconds_of(cells, workload())
     except Exception as error:  # such as a device whose memory is too small
         return f"how long they take is not known: {' '.join(str(error).split())}"
     if seconds is None:

@@ -9,6 +9,7 @@ closes, the one who ordered is gone, and this process goes too.
 
 import errno
 import gc
+import importlib
 import json
 import os
 import queue
@@ -18,12 +19,12 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast
 
 from risegrad.common import environment
 from risegrad.common.seal import SCHEMA, digest
@@ -35,10 +36,56 @@ from riselab.records import record
 from riselab.records.record import write_record
 from riselab.running import folder as run_lock
 from riselab.running import processes as run_processes
-from riselab.running import workload
 from riselab.running.folder import BROKEN, CHECKPOINTS, ERROR, LOG, RECORD, STARTS, State, look
 from riselab.running.progress import Progress
 from riselab.running.trackers import TrackedRun, Tracking
+
+WORKLOAD = ""
+"""The name of a module that does the runs in place of ``riselab.continual.runs``, as tests do."""
+
+Watch = Callable[[dict[str, Any]], None]
+"""Hears how far a run is."""
+
+
+class Workload(Protocol):
+    """A module may also have two functions that are used where they are there.
+
+    ``needs(settings, known)``: a mapping of ``missing`` (a sentence for everything that a run needs
+    and is not there, with the way to get it), ``bytes`` (room for its checkpoints) and ``device``
+    (torch's name of its kind, and in words). ``known`` is a dictionary in which it may keep what
+    runs of one grid share.
+    ``fetch(settings)``: download what runs would else download at once.
+    ``seconds(settings)``: how long a run would take here, from a few timed steps.
+    """
+
+    def read_config(self, plain: Mapping[str, Any]) -> Any:
+        """The settings as a frozen dataclass; a ``ValueError`` names the place of a mistake.
+
+        Their method ``reads`` says what a run reads, by the dotted place of the setting that names
+        it; ``riselab.common.inputs`` has the kinds of things to read. Without one, a run reads
+        nothing.
+        """
+
+    def estimate(self, settings: Any) -> dict[str, Any]:
+        """How much work a run is, in counts that add up over runs."""
+
+    def perform(self, settings: Any, folder: Path, report: Watch) -> dict[str, Any]:
+        """One run; resumes from what it left in ``folder`` before. Returns the record's result."""
+
+
+def workload(name: str = "") -> Workload:
+    """The module that does the runs; imported now, since it brings torch and all hosts."""
+    if not (name or WORKLOAD):
+        from riselab.continual import runs
+
+        return runs
+    try:
+        return cast(Workload, importlib.import_module(name or WORKLOAD))
+    except ImportError as error:
+        raise RuntimeError(
+            f"the workload {name or WORKLOAD!r} cannot be imported: {error}"
+        ) from error
+
 
 DONE, FAILED, ELSEWHERE, UNWRITABLE = "done", "failed", "elsewhere", "unwritable"
 LOST = "lost"
@@ -86,11 +133,8 @@ def order_for(
     return RunOrder(
         cell.id, cell.experiment, cell.row_plain(), cell.seed, cell.settings, cell.config,
         cell.inputs, cell.identity, cell.basis, str((out / cell.folder).absolute()),
-        work or workload.DEFAULT, list(track), processes, list(wanted),
+        work or WORKLOAD, list(track), processes, list(wanted),
     )  # fmt: skip
-
-
-Watch = Callable[[dict[str, Any]], None]
 
 
 def execute(order: RunOrder, watch: Watch | None = None) -> tuple[str, str]:
@@ -175,14 +219,14 @@ def _now() -> str:
 def read_settings(order: RunOrder) -> Any:
     """The settings of a run, with the plugins that they may name."""
     plugins.load_again(order.plugins)
-    return workload.load(order.workload).read_config(order.settings)
+    return workload(order.workload).read_config(order.settings)
 
 
 def perform(
     order: RunOrder, settings: Any, first: bool = True, watch: Watch | None = None
 ) -> tuple[dict[str, Any], dict[str, int]]:
     """The work itself: its result, and the memory it took. Only the ``first`` process reports."""
-    folder, work = Path(order.folder), workload.load(order.workload)
+    folder, work = Path(order.folder), workload(order.workload)
     environment.watch_memory()
     tracking = Tracking(order.track if first else (), _tracked(order))
     report: Watch = Progress(folder, tracking, watch) if first else lambda news: None
