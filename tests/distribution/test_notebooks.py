@@ -18,7 +18,6 @@ from tail import by_default
 
 NEEDS = {
     "first_steps": ("peft", "transformers", "datasets", "sklearn"),
-    "own_plugins": ("pandas",),
     "keep_trl": ("trl", "peft", "transformers", "datasets"),
 }
 RUN = """

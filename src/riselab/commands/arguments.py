@@ -29,7 +29,7 @@ def add_experiment(parser: argparse.ArgumentParser) -> None:
         "what the file says, or all; 'all': every row)"
     )
     parser.add_argument("--only", action="append", default=[], metavar="LABEL", help=text)
-    parser.add_argument("--seeds", metavar="0,1,2", help="use these seeds in place of the file's")
+    parser.add_argument("--seeds", metavar="0,1,2", help="use these seeds instead of the file's")
     add_plugin(parser)
 
 

@@ -101,7 +101,7 @@ class Chapter:
         scores = dict.fromkeys(name for run in one.runs() for name in run.result.scores)
         folds: dict[str, Sequence[Block | None]] = {
             "At less learning": [self.halfway],
-            "Every setting by itself": [self.results if self.equal else None],
+            "Every setting": [self.results if self.equal else None],
             "The choice on validation data": [tables.choice_table(one)],
             "Against the baseline": [tables.difference_table(one, self.differences)],
             "Accuracy over the stream": [stream_figure(one, found, palette, s) for s in scores],
