@@ -10,6 +10,8 @@ from urllib.parse import unquote, urlsplit
 import pytest
 import yaml
 
+import risegrad
+
 DOCS = Path(__file__).parents[2] / "docs"
 LOADS = {("script", "src"), ("img", "src"), ("source", "src"), ("iframe", "src"), ("link", "href")}
 NOT_LOADED = {"canonical", "prev", "next", "alternate"}  # links of a page to other pages
@@ -53,6 +55,11 @@ def test_every_page_is_built_and_in_the_navigation(site: Path) -> None:
 def navigation() -> object:
     text = (DOCS.parent / "mkdocs.yml").read_text(encoding="utf-8")
     return yaml.safe_load(text)["nav"]
+
+
+def test_the_header_names_the_version() -> None:
+    text = (DOCS.parent / "mkdocs.yml").read_text(encoding="utf-8")
+    assert yaml.safe_load(text)["site_name"] == f"risegrad {risegrad.__version__}"
 
 
 def test_the_structure() -> None:

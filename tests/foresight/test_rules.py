@@ -238,7 +238,7 @@ def test_recommend_gives_what_can_be_attached():
     assert chosen.rate == pytest.approx(by_name(found)[chosen.rule].rate)
     attach(torch.optim.SGD(model.parameters(), lr=chosen.rate), chosen.shaper,
            params=model.named_parameters())  # fmt: skip
-    assert "must not be used to foretell" in str(found) or "can be trusted here" in str(found)
+    assert "must not be used to predict" in str(found) or "can be trusted here" in str(found)
     assert json.dumps(found.to_dict(), allow_nan=False)
     assert found._repr_html_().startswith("<pre>Use informed")
 

@@ -249,7 +249,7 @@ BAD = [
     (lambda H, g: keep_steps(-H, eye(D), g, g, 1.0), "H must be positive semidefinite"),
     (lambda H, g: best_pull_strength(H, eye(D), g, 2 * g, 1.0), "got a pull along the step"),
     (lambda H, g: best_keep_step(H, g, g, 1.0, 0.0), "progress must be a finite number > 0"),
-    (lambda H, g: best_keep_step(H, g, 9 * g, 1.0, 1e-3), "more than the pull makes by itself"),
+    (lambda H, g: best_keep_step(H, g, 9 * g, 1.0, 1e-3), "more than the pull alone makes"),
     (lambda H, g: progress_factor(g, g, g, 0.5), "longest must be a finite number >= 1"),
     (lambda H, g: old_loss_change(H, g[1:], g, g), "H and g must have the same d"),
 ]

@@ -166,6 +166,6 @@ def _filled(value: object) -> object:
 
 def _other_settings(different: list[str]) -> ValueError:
     return ValueError(
-        f"this state was saved with other settings: {'; '.join(different)} (to start anew from it, "
+        f"this state was saved with other settings: {'; '.join(different)} (to start over from it, "
         f"delete {KEY!r} from its first parameter group and load it before attaching)"
     )

@@ -152,7 +152,7 @@ def best_pull_strength(H: Tensor, P: Tensor, g: Tensor, h: Tensor, progress: flo
     b = (dot(slope, v) - t * dot(v, matvec(matrix, u))) / bend
     rest = t - b * beside
     if bool((rest <= 0).any()):
-        raise ValueError(f"progress must be more than the pull makes by itself, got {wanted:.3g}")
+        raise ValueError(f"progress must be more than the pull alone makes, got {wanted:.3g}")
     return b / rest
 
 
@@ -181,5 +181,5 @@ def best_keep_step(H: Tensor, g: Tensor, h: Tensor, rho: float, progress: float)
     down, back = ridge_step(H, g, rho), ridge_step(H, h, rho)
     t = (wanted - dot(new, back)) / dot(new, down)
     if bool((t <= 0).any()):
-        raise ValueError(f"progress must be more than the pull makes by itself, got {wanted:.3g}")
+        raise ValueError(f"progress must be more than the pull alone makes, got {wanted:.3g}")
     return BestKeepStep(-t[..., None] * down - back, 1 / t)

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 NAME = "diagnose"
 SUMMARY = "predict what each rule's next steps would do to what a run has learned so far"
 DESCRIPTION = """\
-Takes one run of an experiment (the first that --only leaves) to a point of its stream: that of its
-checkpoint in --out, or the end of the earlier tasks, which it then learns first. There it measures
-the curvature of the earlier tasks' losses and predicts what the next session's first step would do
-to them by each rule: plain, RISE and its controls, informed. It prints a decision with its reasons
-and writes diagnosis.json below --out. For a model of your own there is risegrad.diagnose.
+Takes one run of an experiment (the first that --only selects) to the point before a session: to its
+checkpoint in --out, or by learning the earlier tasks now. There it measures the curvature of the
+earlier tasks' losses and predicts how the next step would change them by each rule: plain, RISE and
+its controls, informed. It prints a decision with its reasons and writes diagnosis.json below --out.
+For your own model use risegrad.diagnose.
 Needs curvlinops and tqdm: pip install "risegrad[curvature,lab]"."""
 EXAMPLES: tuple[str, ...] = (
     "rise diagnose turned-digits --only RISE",

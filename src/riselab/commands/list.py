@@ -11,8 +11,8 @@ from riselab.commands.arguments import add_plugin, load_plugins
 NAME = "list"
 SUMMARY = "list hosts, rules, streams, additions, models, trackers, experiments"
 DESCRIPTION = """\
-Lists what an experiment file can name, and the experiments that come along. Entries from plugins
-are marked [name version]."""
+Lists what an experiment file can name, and the package's own experiments. Entries from plugins are
+marked [name version]."""
 EXAMPLES: tuple[str, ...] = (
     "rise list",
     "rise list experiments",

@@ -88,7 +88,7 @@ COSTS = {
         seconds_per_session,
     Column("MB kept", better=-1, explanation="of old tasks at the end, mean over all runs"):
         kept_megabytes,
-    Column("MB of data", better=-1, explanation="that these stand for"): data_megabytes,
+    Column("MB of data", better=-1, explanation="that these replace"): data_megabytes,
 }  # fmt: skip
 CORRECTED = (
     "The verdicts are corrected for the number of methods (Holm), the intervals are not: one that "

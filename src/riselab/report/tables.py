@@ -268,7 +268,7 @@ def costs(experiment: ReportedExperiment) -> Table | None:
             lambda row: spread_cell(row.spread(_scoring)),
         Column("MB kept", -1, "of old tasks at the end"):
             lambda row: _mean(row, kept_megabytes),
-        Column("MB of data", -1, "that these stand for"):
+        Column("MB of data", -1, "that these replace"):
             lambda row: _mean(row, data_megabytes),
         Column("Peak MiB", -1, "peak memory of the process"): lambda row: _mean(row, _peak, 0),
         Column("Trained", 0, "trained parameters"): lambda row: _mean(row, _trained, 0),

@@ -93,7 +93,7 @@ class Tuning:
         if done := read_record(self.out):
             if done["identity"] != self._identity():
                 raise ValueError(_other(self.out, done["identity"], self._identity()))
-            self.say(f"{self.out} is done; another --out, or removing it, would train anew")
+            self.say(f"{self.out} is done; to train again, give another --out or remove it")
             return done
         write_json(self.work / STATE, self.state)
         self.devices = Devices()

@@ -250,7 +250,7 @@ def test_starting_anew_from_a_state_with_other_settings() -> None:
     """The way out that the message describes."""
     fresh, state = saved_and_continued(sgd(Rise(q=2)))
     fresh.optimizer.load_state_dict(state)
-    with pytest.raises(ValueError, match="to start anew from it, delete 'risegrad'"):
+    with pytest.raises(ValueError, match="to start over from it, delete 'risegrad'"):
         fresh.attach(Rise(q=5))
     del fresh.optimizer.param_groups[0]["risegrad"]
     assert fresh.attach(Rise(q=5)).steps == 0

@@ -233,12 +233,12 @@ def _memory(informed: Sequence[RuleForecast]) -> str:
         pairs.append(f"{in_digits(seen, 2)} for {in_digits(true, 2)} at {rule.name.split()[-1]}")
         low, high = sorted((abs(seen), abs(true)))
         off = max(off, high / low if low else math.inf)
-    word = "can be trusted here" if off <= TRUSTED else "must not be used to foretell damage here"
+    word = "can be trusted here" if off <= TRUSTED else "must not be used to predict damage here"
     best = min(informed, key=lambda rule: rule.share.value)
     ends = len(informed) > 1 and best in (informed[0], informed[-1])
     last = f" The best damping, {best.name.split()[-1]}, is at the end of those tried."
     return (
-        "Memory: the share of the plain step's damage that the memory itself foretells, for the "
+        "Memory: the share of the plain step's damage that the memory itself predicts, for the "
         f"true one, by damping: {', '.join(pairs)}. It sees only where the step does not go, so "
         f"its picture {word}.{last if ends else ''}"
     )

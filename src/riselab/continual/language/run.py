@@ -132,7 +132,7 @@ def _check_trains(model: LanguageModelSettings, host: type[LanguageHost]) -> Non
     if model.trains == "all" and not host.keeps_parameters:
         raise ValueError(
             f"model.trains must be 'lora' with host {host.name!r}, which freezes what each task "
-            f"has trained and goes on with a new LoRA; got {model.trains!r}"
+            f"has trained and continues with a new LoRA; got {model.trains!r}"
         )
 
 
