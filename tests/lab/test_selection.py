@@ -77,7 +77,9 @@ def test_a_row_may_report_all_its_points(write: Write) -> None:
     assert reported == {f"FO (lr={lr})" for lr in (1, 2, 3)}
     choice = "validation:forgetting where avg >= 75"
     write(TEXT.replace("validation:avg", choice))
-    with pytest.raises(ValueError, match="select must be one of .*where avg >= NUMBER, got 'valid"):
+    with pytest.raises(
+        ValueError, match=r"select must be one of .*where avg >= NUMBER, got 'valid"
+    ):
         load_experiment(write(TEXT.replace("validation:avg", "validation:forgetting")))
 
 
