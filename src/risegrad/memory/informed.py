@@ -26,78 +26,18 @@ from risegrad.core.blocks import BlockChoice, listing
 from risegrad.core.optimizers import is_adaptive
 from risegrad.core.shapers import BlockDraws, QChoice, Shaper, one_draw_coefficients
 from risegrad.core.shards import (
-    Reduction,
     Tie,
     WholeStep,
     Work,
     displacing,
     gathered,
     put,
-    reduced,
 )
 from risegrad.memory.factor import check_damping
+from risegrad.memory.lengths import Progress
 from risegrad.memory.memory import DAMPING, Memory
 from risegrad.memory.sides import Bound, ParameterSides
-from risegrad.memory.stacks import Products, Stacks
-
-KEPT = 0.9
-"""How much of the running means a step keeps."""
-LONGEST = 8.0
-"""A filtered step is never made longer than this many times."""
-
-
-class Progress:
-    """``c = <g, U> / <g, U'>`` between 1 and ``LONGEST``, from running means of both.
-
-    Each step's pair is divided by ``|g| |U|``, so that neither a loss scale nor a schedule makes
-    one step count more than another. Where gradient and step disagree (momentum, a step up) the
-    step says nothing and the means stay.
-    """
-
-    def __init__(self) -> None:
-        self._means = torch.zeros(2, dtype=torch.float64, device="cpu")
-
-    @property
-    def numbers(self) -> dict[str, float]:
-        """The running means: what is saved."""
-        plain, filtered = self._means.tolist()
-        return {"plain": plain, "filtered": filtered}
-
-    def restore(self, numbers: Mapping[str, float]) -> None:
-        """Go on from running means that were saved."""
-        found = [numbers.get(name, 0.0) for name in ("plain", "filtered")]
-        self._means = torch.tensor(found, dtype=torch.float64, device="cpu")
-
-    @property
-    def factor(self) -> Tensor:
-        """``c``, where the last step was; 1 as long as no step said anything."""
-        plain, filtered = self._means.unbind()
-        return torch.where(filtered > 0, (plain / filtered).clamp(1, LONGEST), 1)
-
-    def follow(self, products: Sequence[Products], against: bool) -> None:
-        """Count a step in; ``against``: a step is meant to go against its gradient."""
-        if products:
-            self._follow(_cosines(products) * (-1 if against else 1))
-
-    def _follow(self, cosines: Tensor) -> None:
-        means = self._means.to(cosines, non_blocking=True)
-        said = (cosines > 0).all() & cosines.isfinite().all()
-        self._means = torch.where(said, torch.lerp(cosines, means, KEPT), means)
-
-
-def _cosines(found: Sequence[Products]) -> Tensor:
-    """``<g, U>`` and ``<g, U'>`` over ``|g| |U|``, shards of other processes included."""
-    place = found[0].squares.device
-    sums: dict[Reduction | None, Tensor] = {}
-    squares = torch.zeros_like(found[0].squares)
-    for here, square, reduction in found:
-        own = here.to(place, non_blocking=True)
-        sums[reduction] = sums[reduction] + own if reduction in sums else own
-        squares = squares + square.to(place, non_blocking=True)
-    each = [own if over is None else reduced(own, over) for over, own in sums.items()]
-    plain, filtered, of_g = torch.stack(each).sum(0).unbind()
-    return torch.stack([plain, filtered]) / (of_g.sqrt() * squares.sqrt())
-
+from risegrad.memory.stacks import Stacks
 
 HALF = (torch.float16, torch.bfloat16)
 
@@ -333,19 +273,7 @@ class InformedTie(Tie):
         begun = stacks.begin(moving)
 
         def turn(step: WholeStep) -> None:
-            measured = self.progress is not None
-            turned = [
-                each
-                for stack, now in zip(stacks.stacks, begun, strict=True)
-                for each in stack.turn(step, now, measured)
-            ]
-            factor = None
-            if self.progress is not None:
-                against = step.gradients is not None and step.downhill
-                self.progress.follow([p for _, p in turned if p is not None], against)
-                factor = self.progress.factor
-            for one, _ in turned:
-                one.finish(step, factor)
+            stacks.turn(step, begun, self.progress)
 
         return turn if moving is None else displacing(turn, moving, stacks.large)
 
