@@ -64,7 +64,7 @@ def _gradients(optimizer: Optimizer) -> list[Tensor]:
 
 def has_gradients(optimizer: Optimizer) -> bool:
     """Whether any parameter of the optimizer has a gradient."""
-    return bool(_gradients(optimizer))
+    return any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
 
 
 def scaler_skips(optimizer: Optimizer) -> bool:

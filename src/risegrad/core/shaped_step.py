@@ -153,7 +153,8 @@ def shape_whole(
 
     ``gradients`` are what the optimizer saw, where ``tensors`` are parameters that it has moved.
     """
-    check_dense(layout, tensors)
+    if gradients is None:  # parameters are dense
+        check_dense(layout, tensors)
 
     def draw(found: Mapping[str, Tensor]) -> None:
         shape_tensors(shaper, layout, [found.get(n) for n in layout.names], step, left_out)

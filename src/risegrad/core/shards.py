@@ -132,7 +132,7 @@ def reduced(partial: Tensor, reduction: Reduction) -> Tensor:
 
     mesh, dims = reduction
     # With CPU offloading the gradients are in main memory, but messages go between the devices.
-    message = partial.to(mesh.device_type)
+    message = partial.to(mesh.device_type).contiguous()  # gloo takes it for that
     for dim in dims:
         dist.all_reduce(message, group=mesh.get_group(dim))
     return message.to(partial.device)

@@ -16,8 +16,8 @@ from risegrad.memory.factor import Factor, Side
 class Filters(Protocol):
     """Symmetric matrices, one for each of a stack of matrices."""
 
-    def left(self, x: Tensor) -> Tensor:
-        """``P x``"""
+    def left(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        """``P x``, perhaps written to ``out``."""
 
     def right_(self, x: Tensor) -> Tensor:
         """``x P``, perhaps in the place of ``x``."""
@@ -29,8 +29,8 @@ class Whole(Filters):
 
     matrices: Tensor
 
-    def left(self, x: Tensor) -> Tensor:
-        return self.matrices @ x
+    def left(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        return torch.matmul(self.matrices, x, out=out)
 
     def right_(self, x: Tensor) -> Tensor:
         return x @ self.matrices
@@ -43,9 +43,9 @@ class NearIdentity(Filters):
     vectors: Tensor
     weights: Tensor
 
-    def left(self, x: Tensor) -> Tensor:
+    def left(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         seen = self.vectors.mT @ x
-        return torch.baddbmm(x, self.vectors, seen.mul_(self.weights[..., None]))
+        return torch.baddbmm(x, self.vectors, seen.mul_(self.weights[..., None]), out=out)
 
     def right_(self, x: Tensor) -> Tensor:
         seen = x @ self.vectors
@@ -58,8 +58,8 @@ class Scales(Filters):
 
     values: Tensor
 
-    def left(self, x: Tensor) -> Tensor:
-        return x * self.values[..., None]
+    def left(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        return torch.mul(x, self.values[..., None], out=out)
 
     def right_(self, x: Tensor) -> Tensor:
         return x.mul_(self.values[:, None])

@@ -32,14 +32,14 @@ class Products(NamedTuple):
 
 
 def lengths(
-    numbers: Tensor, own: bool, reduction: Reduction | None = None
-) -> tuple[Tensor, Products | None]:
+    numbers: Tensor, own: bool, reductions: Sequence[Reduction | None] = (None,)
+) -> tuple[Tensor, list[Products]]:
     """What to multiply filtered steps by for the norms that they had, layer by layer.
 
     ``numbers`` (rows, members, layers): the unit that steps are divided by, the size that filters
     leave out, ``|U|``, ``|U'|`` and perhaps ``<g, U>``, ``<g, U'>``, ``|g|``. ``own``: gradients
-    are steps themselves, so they are in units, too. What is not finite stays in its own tensor: it
-    has no part in any norm or product.
+    are steps themselves, so they are in units, too. ``reductions``: of each member's products. What
+    is not finite stays in its own tensor: it has no part in any norm or product.
     """
     unit, size, before, after, *measured = wide(numbers).unbind()
     both = torch.stack([before, after * size])
@@ -48,13 +48,15 @@ def lengths(
     # A step of zero stays one.
     scale = torch.where(found > 0, wanted / found, 1) * size * unit
     if not measured:
-        return scale, None
+        return scale, []
     plain, filtered, of_g = measured
     g = unit if own else torch.ones_like(unit)
     each = torch.stack([plain * unit * g, filtered * scale * g, (of_g * g).square()])
     fine = sound & each.isfinite().all(0)
-    squares = torch.where(sound, (unit * before).square(), 0).sum()
-    return scale, Products(torch.where(fine, each, 0).sum((1, 2)), squares, reduction)
+    squares = torch.where(sound, (unit * before).square(), 0).sum(1)
+    sums = torch.where(fine, each, 0).sum(2)
+    parts = zip(sums.unbind(1), squares.unbind(), reductions, strict=True)
+    return scale, [Products(*part) for part in parts]
 
 
 def wide(x: Tensor) -> Tensor:

@@ -83,11 +83,12 @@ class Member:
 
     def filtered(self, x: Tensor, begun: Begun, left_out: Mapping[str, int]) -> Tensor:
         """``P x P`` but for the number that is left out."""
-        found = begun.right.right_(begun.left.left(self._matrices(x)))
-        found = found.mT if self._turns(x) else found
-        if self.small:
-            found = self._filtered.view(found.shape).copy_(found)
-        found = found.contiguous().view(x.shape)
+        matrices, turns = self._matrices(x), self._turns(x)
+        room = self._filtered.view(x.flatten(2).shape) if self.small else None
+        found = begun.right.right_(begun.left.left(matrices, None if turns else room))
+        if turns:
+            found = found.mT.contiguous() if room is None else room.copy_(found.mT)
+        found = found.view(x.shape)
         self._leave_out(found, left_out)
         return found
 
@@ -121,7 +122,8 @@ class Member:
     def put(self, step: WholeStep, begun: Begun, t: Tensor, scale: Tensor) -> None:
         """Let each tensor stand where its filtered step leads; rows that are left out stay."""
         scale = beside(t, scale.to(t))
-        x = t.mul_(scale) if begun.starts is None else begun.starts.addcmul_(t, scale)
+        starts = begun.starts
+        x = t.mul_(scale) if starts is None else torch.addcmul(starts, t, scale)
         targets, pieces = [], []
         for name, piece in zip(self.names, x.unbind(), strict=True):
             tensor, rows = step.tensors.get(name), step.left_out.get(name, 0)

@@ -32,7 +32,7 @@ class Turned:
     parts: tuple[tuple[Member, Begun, Tensor], ...]
     numbers: Tensor
     """``lengths`` takes them."""
-    reduction: Reduction | None
+    reductions: tuple[Reduction | None, ...]
 
     def put(self, step: WholeStep, scales: Tensor) -> None:
         """Write them to their tensors, multiplied."""
@@ -70,8 +70,8 @@ class Stack:
                 rows += member.products(step, x, t)
             parts.append((member, now, t))
             numbers.append(torch.stack(rows))
-        reduction = found[0][0].reduction(step) if measured else None
-        return Turned(tuple(parts), torch.stack(numbers, 1), reduction)
+        reductions = tuple(member.reduction(step) for member, _, _ in found)
+        return Turned(tuple(parts), torch.stack(numbers, 1), reductions)
 
 
 class Stacks:
@@ -119,30 +119,30 @@ class Stacks:
         A large step is in its tensors meanwhile, a small one waits.
         """
         own, measured = step.gradients is None, progress is not None
-        products: list[Products | None] = []
+        products: list[Products] = []
         waiting: dict[torch.device, list[Turned]] = {}
         for stack, now in zip(self.stacks, begun, strict=True):
             turned = stack.turn(step, now, measured)
             if turned is not None and stack.small:
                 waiting.setdefault(turned.numbers.device, []).append(turned)
             elif turned is not None:
-                scales, found = lengths(turned.numbers, own, turned.reduction)
+                scales, found = lengths(turned.numbers, own, turned.reductions)
                 turned.put(step, scales)
-                products.append(found)
+                products += found
         ready: list[tuple[Turned, Tensor]] = []
         for several in waiting.values():
             scales, found = lengths(torch.cat([t.numbers for t in several], -1), own)
             layers = [t.numbers.shape[-1] for t in several]
             ready += zip(several, torch.split(scales, layers, -1), strict=True)
-            products.append(found)
+            products += found
         factor = None
         if progress is not None:
-            progress.follow([each for each in products if each], not own and step.downhill)
+            progress.follow(products, not own and step.downhill)
             factor = progress.factor
             for member in self.members:
                 if not member.small:
                     member.lengthen(step, factor)
-        for turned, scales in ready:
+        for turned, scales in reversed(ready):  # the last ones are in the caches still
             turned.put(step, scales if factor is None else scales * factor.to(scales))
 
     def _small_sides(self, seen: Sequence[Tensor]) -> list[Whole]:
@@ -252,10 +252,12 @@ def _taken_out(parts: Sequence[Tensor]) -> Tensor:
     """Divide each layer by its largest number (or by 1), which is returned: so squares of its
     numbers are within float32."""
     flat = [x.flatten(1) for x in parts]
-    largest = [torch.maximum(x.amax(1), -x.amin(1)) for x in flat]
     # What is not finite has no part in it; a step of zero is divided by something.
-    finite = torch.stack(largest).nan_to_num_(nan=0, posinf=0).amax(0)
-    unit = torch.where(finite > 0, finite, 1)
+    largest = [
+        torch.maximum(x.amax(1), x.amin(1).neg_()).nan_to_num_(nan=0, posinf=0) for x in flat
+    ]
+    unit = torch.stack(largest).amax(0) if len(largest) > 1 else largest[0]
+    unit = unit.clamp_(min=torch.finfo(unit.dtype).tiny)
     for x in parts:
         x.div_(beside(x, unit))
     return unit
