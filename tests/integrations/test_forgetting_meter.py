@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 import risegrad
 from integrations.old_and_new import NEW, OLD, batches, knowing, learn_metered, percent, train
 from risegrad.integrations.forgetting_meter import Budget, ForgettingMeter
-from risegrad.integrations.kept_scores import Scoring
+from risegrad.integrations.kept_scores import KeptScore, Scoring
 from risegrad.integrations.records import MeteredRun
 from riselab.cli import main
 from riselab.records.record import read_record
@@ -102,6 +102,46 @@ def test_another_loss_metric_and_form() -> None:
     assert 0 < start.scores["0-4"].loss < 0.05
 
 
+class Bias:
+    """Scores in its own way, and takes no care."""
+
+    examples = 3
+
+    def score(self, model: nn.Module) -> KeptScore:
+        model.train()
+        assert not torch.is_grad_enabled()
+        return KeptScore(None, 100 * float(torch.rand(())) * float(model[-1].bias.numel() == 10))
+
+
+def test_an_evaluator_beside_batches() -> None:
+    """It is measured; the budget in nats holds the batches beside it."""
+    model = knowing().eval()
+    state = torch.get_rng_state()
+    kept = {"own": Bias(), "0-4": batches(OLD, True)}
+    meter = ForgettingMeter(model, kept, every=5, budget=0.5)
+    assert torch.equal(state, torch.get_rng_state())
+    assert not any(module.training for module in model.modules())
+    assert learn_metered(model, meter) < 40
+    alone = ForgettingMeter(knowing(), {"0-4": kept["0-4"]}, every=5, budget=0.5)
+    learn_metered(alone.model, alone)
+    assert meter.last.rise == alone.last.rise > 0.5
+    assert meter.last.rises["own"] is None
+    assert meter.last.finite
+    percent_now = meter.last.scores["own"].percent
+    assert meter.last.numbers() == {**alone.last.numbers(), "kept_own_score": percent_now}
+    text = str(alone.last).replace(": ", f": own {percent_now:.1f} %, ", 1)
+    assert str(meter.last) == text
+
+
+def test_an_evaluator_alone_has_no_budget() -> None:
+    meter = ForgettingMeter(knowing(), {"own": Bias()})
+    assert str(meter.last) == f"step 0: own {meter.last.scores['own'].percent:.1f} %"
+    with pytest.raises(ValueError, match=r"no kept task has a loss in nats, got step 0: own"):
+        _ = meter.last.rise
+    with pytest.raises(ValueError, match=r"a budget in nats needs a kept task .*percents .* own"):
+        ForgettingMeter(knowing(), {"own": Bias()}, budget=0.1)
+
+
 def test_records_are_read_by_report_and_frontier(tmp_path: Path, capsys: Any) -> None:
     """Three rates of plain SGD and of RISE, two seeds each: a report at equal learning."""
     for method, shaper in {"FO": None, "RISE": risegrad.Rise(keep=0.5)}.items():
@@ -130,13 +170,24 @@ def test_records_are_read_by_report_and_frontier(tmp_path: Path, capsys: Any) ->
     assert "my digits" in capsys.readouterr().out + (tmp_path / "page.html").read_text()
 
 
+class Unsized:
+    def score(self, model: nn.Module) -> KeptScore:
+        raise AssertionError
+
+
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
         ({"keep": {}}, TypeError, r"keep must be tasks by name, .*got \{\}"),
         ({"keep": [1]}, TypeError, r"keep must be tasks by name"),
-        ({"keep": {"a": "text"}}, TypeError, r"'a' must be a list or a loader of batches, got str"),
+        (
+            {"keep": {"a": "text"}},
+            TypeError,
+            r"'a' must be a list or a loader of batches, or an Evaluator, got str",
+        ),
         ({"keep": {"a": []}}, ValueError, r"'a' must hold at least one batch, got none"),
+        ({"keep": {"a": nn.Module}}, TypeError, r"batches, or an Evaluator, got type"),
+        ({"keep": {"a": Unsized()}}, TypeError, r"'a' has .* score, so .* examples.* got Unsized"),
         ({"every": 0}, ValueError, r"every must be an integer >= 1, got 0"),
         ({"budget": 0.0}, ValueError, r"budget must be .*got 0"),
         ({"budget": True}, TypeError, r"budget must be a finite number > 0, got True"),

@@ -105,7 +105,7 @@ class KeepInTraining:
 
 class ForgettingInTraining:
     """``keep``: old tasks by name, each a dataset or list of examples (texts, messages, prompts and
-    completions, tokens), or a list or loader of batches;
+    completions, tokens), a list or loader of batches, or an ``Evaluator`` such as ``LmEvalTask``;
     ``metric``: "accuracy", a function of (model, batch) with a score in [0, 1] for each example, or
     a ``Scoring``; ``new``: the task to learn, by name, to see both sides; ``every``: steps between
     two measurements, or "epoch"; ``budget``: nats that the old tasks may lose, or a ``Budget``;

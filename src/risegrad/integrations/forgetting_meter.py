@@ -16,7 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from risegrad.common.checks import check_choice, check_kind, check_number, check_positive_int
-from risegrad.integrations.kept_scores import KeptScore, KeptTask, Metric, Scoring
+from risegrad.integrations.kept_scores import (
+    KeptScore,
+    KeptTask,
+    Metric,
+    Scoring,
+    kept_task,
+    undisturbed,
+)
 from risegrad.integrations.records import MeteredRun, write_own_run
 
 EVERY = 50
@@ -24,7 +31,10 @@ EVERY = 50
 
 @dataclass(frozen=True)
 class Budget:
-    """How much may be forgotten, and what happens when it is more."""
+    """How much may be forgotten, and what happens when it is more.
+
+    It holds the kept tasks that have a loss; one with percent alone is measured, but stops nothing.
+    """
 
     nats: float
     """The most that the loss on any kept task may rise, per prediction."""
@@ -43,8 +53,9 @@ class MeterReading:
     step: int
     scores: Mapping[str, KeptScore]
     """By task: kept ones and, if it is measured, the new one, as last measured."""
-    rises: Mapping[str, float]
-    """By kept task: how much its loss has risen since the start, in nats, as last measured."""
+    rises: Mapping[str, float | None]
+    """By kept task: how much its loss has risen since the start, in nats, as last measured; None
+    for a task that has no loss."""
     stop: bool = False
     """Whether the budget is used up: stop training."""
     back: bool = False
@@ -56,12 +67,15 @@ class MeterReading:
 
         A task whose loss is not finite (training diverged) is worse than all others.
         """
-        return self.rises[self._worst()]
+        if not (rises := self._in_nats()):
+            raise ValueError(f"no kept task has a loss in nats, got {self}: compare percents")
+        return rises[self._worst()]
 
     @property
     def finite(self) -> bool:
         """Whether every measured loss is a finite number."""
-        return all(math.isfinite(score.loss) for score in self.scores.values())
+        losses = [score.loss for score in self.scores.values()]
+        return all(loss is None or math.isfinite(loss) for loss in losses)
 
     def numbers(self) -> dict[str, float]:
         """Everything as plain numbers by name, for a tracker."""
@@ -69,25 +83,27 @@ class MeterReading:
         for name, score in self.scores.items():
             part = f"kept_{name}" if name in self.rises else f"new_{name}"
             found |= {f"{part}_loss": score.loss, f"{part}_score": score.percent}
-        return found
+        return {name: number for name, number in found.items() if number is not None}
 
     def __str__(self) -> str:
         parts = [f"{name} {score}" for name, score in self.scores.items()]
-        worst, back = self._worst(), " (gone back)" if self.back else ""
-        rise = f"{self.rises[worst]:+.4f} nats"
-        return f"step {self.step}: {', '.join(parts)}; {worst} {rise}{back}"
+        rises, back = self._in_nats(), " (gone back)" if self.back else ""
+        rise = f"; {self._worst()} {rises[self._worst()]:+.4f} nats" if rises else ""
+        return f"step {self.step}: {', '.join(parts)}{rise}{back}"
+
+    def _in_nats(self) -> dict[str, float]:
+        return {name: rise for name, rise in self.rises.items() if rise is not None}
 
     def _worst(self) -> str:
-        def badness(name: str) -> float:
-            return math.inf if math.isnan(self.rises[name]) else self.rises[name]
-
-        return max(self.rises, key=badness)
+        rises = self._in_nats()
+        return max(rises, key=lambda name: math.inf if math.isnan(rises[name]) else rises[name])
 
 
 class ForgettingMeter:
-    """Scores ``keep`` (batches by task name) now, every few steps, and on request.
+    """Scores ``keep`` now, every few steps, and on request.
 
-    ``new``: batches of the task to learn, to see both sides. ``metric``: "accuracy", or a
+    ``keep``: batches, or an ``Evaluator`` such as ``LmEvalTask``, by task name. ``new``: those of
+    the task to learn, to see both sides. ``metric``: "accuracy", or a
     function of (model, batch) that returns a score in [0, 1] for each example, or a ``Scoring``
     with a loss and a way of reading batches. ``every``: steps between two measurements; None: only
     when you call ``measure``. ``budget``: nats, or a ``Budget``; a loss that is not finite exceeds
@@ -108,8 +124,8 @@ class ForgettingMeter:
         self.budget = budget_of(budget)
         self.scoring = metric if isinstance(metric, Scoring) else Scoring(metric)
         _check_names(keep, new)
-        self._kept = {n: KeptTask(n, given, self.scoring) for n, given in keep.items()}
-        self._new = {n: KeptTask(n, given, self.scoring) for n, given in (new or {}).items()}
+        self._kept = {n: kept_task(n, given, self.scoring) for n, given in keep.items()}
+        self._new = {n: kept_task(n, given, self.scoring) for n, given in (new or {}).items()}
         self._good: list[tuple[Tensor, Tensor]] = []
         self.step = 0
         self.readings: list[MeterReading] = []
@@ -117,6 +133,11 @@ class ForgettingMeter:
         if self.measure().stop:
             raise FloatingPointError(
                 f"a budget needs a finite loss of every kept task before training, got {self.start}"
+            )
+        if self.budget is not None and not any(r is not None for r in self.start.rises.values()):
+            raise ValueError(
+                "a budget in nats needs a kept task with a loss, such as a list of texts; got "
+                f"percents alone, of {', '.join(self._kept)}"
             )
 
     @property
@@ -142,7 +163,7 @@ class ForgettingMeter:
         ``back``: the caller has set the model back to an earlier point.
         """
         reading = replace(self._measured(), back=back)
-        if not self._beyond(reading.rise):
+        if not self._beyond(reading):
             self.readings.append(reading)
             self._keep_good_point(reading)
             return reading
@@ -167,24 +188,29 @@ class ForgettingMeter:
 
     def write_record(self, path: str | Path, run: MeteredRun) -> None:
         """Write a record of the lab, so that ``rise report`` and frontiers read this run too."""
-        tasks = {task.name: task.examples for task in (*self._kept.values(), *self._new.values())}
+        both = self._kept | self._new
+        tasks = {name: task.examples for name, task in both.items()}
         percents = [
             {name: score.percent for name, score in reading.scores.items()}
             for reading in (self.start, self.last)
         ]
-        name = self.scoring.metric if isinstance(self.scoring.metric, str) else "score"
+        alike = all(isinstance(task, KeptTask) for task in both.values())
+        name = self.scoring.metric if isinstance(self.scoring.metric, str) and alike else "score"
         write_own_run(Path(path), run, tasks, [*self._kept], (percents[0], percents[1]), name)
 
     def _measured(self) -> MeterReading:
-        both = (*self._kept.values(), *self._new.values())
-        scores = {task.name: task.score(self.model) for task in both}
+        scores = {}
+        for name, task in (self._kept | self._new).items():
+            with undisturbed(self.model):
+                scores[name] = task.score(self.model)
         first = self.readings[0].scores if self.readings else scores
-        rises = {name: scores[name].loss - first[name].loss for name in self._kept}
+        rises = {name: _rise(first[name].loss, scores[name].loss) for name in self._kept}
         return MeterReading(self.step, scores, rises)
 
-    def _beyond(self, rise: float) -> bool:
+    def _beyond(self, reading: MeterReading) -> bool:
+        rises = [rise for rise in reading.rises.values() if rise is not None]
         # Turned round, for a rise that is no number: it is not within any budget.
-        return self.budget is not None and not rise <= self.budget.nats
+        return self.budget is not None and not all(rise <= self.budget.nats for rise in rises)
 
     def _keep_good_point(self, reading: MeterReading) -> None:
         if self.budget is not None and self.budget.then == "back" and reading.finite:
@@ -197,6 +223,10 @@ def budget_of(given: object) -> Budget | None:
         return Budget(check_number("budget", given, above=0))
     allowed = "nats (a number) or a Budget"
     return None if given is None else check_kind("budget", given, Budget, allowed)
+
+
+def _rise(before: float | None, now: float | None) -> float | None:
+    return None if before is None or now is None else now - before
 
 
 def _moving(model: nn.Module) -> list[Tensor]:

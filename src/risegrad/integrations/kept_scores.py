@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -38,12 +39,50 @@ class Scoring:
 class KeptScore:
     """How well a model does on a task."""
 
-    loss: float
-    """Mean over all predictions; of the usual cross-entropy, nats."""
+    loss: float | None
+    """Mean over all predictions; of the usual cross-entropy, nats. None: it has no loss."""
     percent: float
 
     def __str__(self) -> str:
-        return f"{self.percent:.1f} % (loss {self.loss:.4f})"
+        loss = "" if self.loss is None else f" (loss {self.loss:.4f})"
+        return f"{self.percent:.1f} %{loss}"
+
+
+class Evaluator(Protocol):
+    """Something that scores a model in its own way, in place of batches: ``LmEvalTask``, or yours.
+
+    Modes and random states need no care: whoever measures puts them back.
+    """
+
+    examples: int
+    """How many it looks at, for the record; known after the first score."""
+
+    def score(self, model: nn.Module) -> KeptScore:
+        """How well the model does now; if no loss is defined, ``KeptScore(None, percent)``."""
+
+
+@contextmanager
+def undisturbed(model: nn.Module) -> Iterator[Generators]:
+    """Eval mode without gradients; modes and the random states that are given come back."""
+    generators = Generators()
+    try:
+        with evaluating(model), torch.no_grad():
+            yield generators
+    finally:
+        generators.put_back()
+
+
+def kept_task(name: str, given: Any, scoring: Scoring) -> Evaluator:
+    """An evaluator as it is; batches with the way of scoring them."""
+    if callable(getattr(given, "score", None)) and not isinstance(given, type):
+        if not hasattr(given, "examples"):
+            raise TypeError(
+                f"{name!r} has a method score, so it needs a number examples, too: how many it "
+                f"looks at; got {type(given).__name__}"
+            )
+        evaluator: Evaluator = given
+        return evaluator
+    return KeptTask(name, given, scoring)
 
 
 class KeptTask:
@@ -52,7 +91,9 @@ class KeptTask:
     def __init__(self, name: str, batches: Iterable[Any], scoring: Scoring) -> None:
         if isinstance(batches, Mapping | Tensor | str) or not isinstance(batches, Iterable):
             kind = type(batches).__name__
-            raise TypeError(f"{name!r} must be a list or a loader of batches, got {kind}")
+            raise TypeError(
+                f"{name!r} must be a list or a loader of batches, or an Evaluator, got {kind}"
+            )
         self.name, self.metric, self.loss = name, scoring.metric, check_loss(scoring.loss)
         self.batches = [_plain(batch) for batch in batches]
         if not self.batches:
@@ -60,17 +101,13 @@ class KeptTask:
         self.examples = sum(size_of(batch) for batch in self.batches)
         self._predict = scoring.predict
 
-    @torch.no_grad()
     def score(self, model: nn.Module) -> KeptScore:
         """Loss and score now; modes and random states do not change."""
         device = next(model.parameters()).device
-        generators, sums = Generators(), torch.zeros(4, dtype=torch.float64)
-        try:
-            with evaluating(model):
-                for batch in self.batches:
-                    sums += self._sums(model, moved(batch, device))
-        finally:
-            generators.put_back()
+        sums = torch.zeros(4, dtype=torch.float64)
+        with undisturbed(model):
+            for batch in self.batches:
+                sums += self._sums(model, moved(batch, device))
         loss, predictions, scored, examples = sums.tolist()
         if not predictions:
             raise ValueError(f"{self.name!r} must have a label that counts, got -100 for every one")

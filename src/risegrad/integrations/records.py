@@ -178,9 +178,13 @@ def _knobs(rule: Rule) -> dict[str, Any]:
 
 
 def _together(readings: Sequence[MeterReading]) -> dict[str, Any]:
-    """As JSON has it: null for what is no number, such as the loss of a run that diverged."""
+    """As JSON has it: null for what is no number, such as the loss of a run that diverged.
+
+    A score without a loss has none here, too.
+    """
     scores = {
-        name: {"loss": _plain(score.loss), "percent": _plain(score.percent)}
+        name: ({} if score.loss is None else {"loss": _plain(score.loss)})
+        | {"percent": _plain(score.percent)}
         for reading in readings
         for name, score in reading.scores.items()
     }
@@ -188,8 +192,8 @@ def _together(readings: Sequence[MeterReading]) -> dict[str, Any]:
     return {"step": readings[0].step, "scores": scores, "rises": rises}
 
 
-def _plain(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _plain(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else value
 
 
 def _section(content: Mapping[str, Any]) -> Iterator[str]:
@@ -212,7 +216,7 @@ def _section(content: Mapping[str, Any]) -> Iterator[str]:
         for name, before in start["scores"].items():
             both, kind = (before, end["scores"][name]), "kept" if name in end["rises"] else "new"
             percents = [f"{_shown(score['percent'], 1)} %" for score in both]
-            losses = [_shown(score["loss"], 4) for score in both]
+            losses = [_shown(score["loss"], 4) if "loss" in score else "" for score in both]
             yield f"| {name} ({kind}) | {' | '.join(percents + losses)} |"
 
 

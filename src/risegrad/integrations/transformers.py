@@ -179,8 +179,8 @@ def _first_scores(state: TrainerState, now: MeterReading) -> tuple[dict[str, Kep
     for entry in reversed(state.log_history):
         for name in now.scores:
             part = f"{LOGGED}{'kept' if name in now.rises else 'new'}_{name}"
-            if f"{part}_loss" in entry:
-                found[name] = KeptScore(entry[f"{part}_loss"], entry[f"{part}_score"])
+            if f"{part}_score" in entry:
+                found[name] = KeptScore(entry.get(f"{part}_loss"), entry[f"{part}_score"])
                 step = int(entry["step"])
     return found, step
 
