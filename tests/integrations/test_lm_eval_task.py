@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from continual.chat.tiny_chat import tokenizer
 from risegrad.integrations.forgetting_meter import ForgettingMeter
 from risegrad.integrations.kept_scores import KeptScore
 from risegrad.integrations.lm_eval_task import LmEvalTask
@@ -22,6 +21,7 @@ transformers = pytest.importorskip("transformers")
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments  # noqa: E402
 from transformers.modeling_outputs import CausalLMOutput  # noqa: E402
 
+from continual.chat.tiny_chat import tokenizer  # noqa: E402
 from risegrad.integrations.transformers import ForgettingCallback  # noqa: E402
 
 TOKENS = tokenizer()

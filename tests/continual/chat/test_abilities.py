@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from continual.chat import tiny_chat
+from risegrad.integrations.forgetting_meter import ForgettingMeter
 from riselab.continual.chat.abilities import (
     Abilities,
     AbilitySettings,
@@ -73,6 +74,35 @@ def test_a_case_that_is_known_by_hand(tmp_path):
     same = abilities.compare(was)
     assert same["drift"] == pytest.approx(0, abs=1e-12)
     assert same["agreement"] == 100
+
+    # The same in one's own training: a drift and the loss on wiki in nats, the others in percent.
+    meter = ForgettingMeter(was, abilities.evaluators(), every=None)
+    was.table.data.copy_(now.table.data)
+    reading = meter.measure()
+    assert reading.rises == {
+        "drift": pytest.approx(at_first / 3, rel=1e-6), "wiki": 0, "choice": None, "facts": None,
+    }  # fmt: skip
+    assert {name: score.percent for name, score in reading.scores.items()} == {
+        "drift": pytest.approx(200 / 3), "wiki": 50, "choice": 0, "facts": pytest.approx(100 / 5),
+    }  # fmt: skip
+    assert meter.start.scores["choice"].percent == 100
+    counts = {name: each.examples for name, each in abilities.evaluators().items()}
+    assert counts == {"drift": 1, "wiki": 1, "choice": 1, "facts": 5}
+
+
+def test_obedience_in_ones_own_training(tmp_path):
+    """It says "ab", as it is told to end, and then "b"."""
+    pytest.importorskip("lm_eval")
+    told = {"instruction_id_list": ["startend:end_checker"], "kwargs": [{"end_phrase": "ab"}]}
+    tiny_chat.write_lines(tmp_path / "instructions.jsonl.gz", [{"prompt": "tell"} | told])
+    a, b, blank = token("a"), token("b"), token(" ")
+    model = Bigram({blank: a, a: b, b: END})
+    abilities = Abilities(model, TOKENIZER, tmp_path, AbilitySettings(follow=1))
+    meter = ForgettingMeter(model, abilities.evaluators(), every=None)
+    model.table.data.copy_(Bigram({blank: b, a: b, b: END}).table.data)
+    found = [reading.scores["followed"].percent for reading in (meter.start, meter.measure())]
+    assert found == [100, 0]
+    assert abilities.evaluators()["followed"].examples == 1
 
 
 def test_the_base_agrees_with_its_own_greedy_answers():

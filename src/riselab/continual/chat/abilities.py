@@ -1,7 +1,8 @@
 """What a chat model can do beside what it is tuned for: measured before, and compared after.
 
 ``Abilities(model, tokenizer, folder)`` measures the model now, and ``compare(model)`` says
-later what has changed. The folder has any of these files, a JSON object per line:
+later what has changed; ``evaluators()`` are for a ``ForgettingMeter`` in your own training. The
+folder has any of these files, a JSON object per line:
 
 ``instructions.jsonl.gz`` (``prompt``): the drift, ``KL(then || now)`` per token on the answers that
 the model gave then, and how often its likeliest token is the same.
@@ -21,16 +22,18 @@ import gzip
 import json
 import random
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from risegrad.integrations.kept_scores import KeptScore
 from risegrad.keeping.answers import Answers, predictions
 from riselab.common.settings import Checked, Count, PositiveInt
 from riselab.continual.chat.cache import Made, cached, content_of
@@ -89,6 +92,7 @@ class Drift:
 
     def __init__(self, batches: Sequence[Batch], answers: Sequence[Answers]) -> None:
         self._batches, self._answers = batches, answers
+        self.examples = sum(len(batch["input_ids"]) for batch in batches)
 
     @classmethod
     @torch.no_grad()
@@ -135,6 +139,14 @@ class Drift:
 
 
 @dataclass
+class Ability:
+    """One of them by itself: an ``Evaluator``, as the library calls it."""
+
+    examples: int
+    score: Callable[[Any], KeptScore]
+
+
+@dataclass
 class Abilities:
     """The abilities of ``model`` at this moment, to compare with later."""
 
@@ -172,6 +184,28 @@ class Abilities:
         after = self._scores(model)
         return found | after | {f"{name}_change": after[name] - self.before[name] for name in after}
 
+    def evaluators(self) -> dict[str, Ability]:
+        """For ``ForgettingCallback(keep=abilities.evaluators())``: all that was measured before.
+
+        Drifts and the loss on wiki are in nats, so a budget holds them; the others have percents.
+        """
+
+        def drifted(drift: Drift, model: Any) -> KeptScore:
+            return KeptScore(*drift.measure(model))
+
+        drifts = {n: Ability(d.examples, partial(drifted, d)) for n, d in self._drifts.items()}
+        wiki, choice = (len(rows_of(self.folder, name)) for name in (WIKI, CHOICE))
+        facts, sizes = len(facts_of(rows_of(self.folder, FACTS))), self.sizes
+        others = {
+            "wiki": Ability(min(wiki, sizes.wiki), lambda m: _there(self._read(m))),
+            "choice": Ability(min(choice, sizes.choice), lambda m: _percent(self._choice(m))),
+            "facts": Ability(min(facts, sizes.facts), lambda m: _percent(self._facts(m))),
+            "followed": Ability(
+                len(self._judged()), lambda m: _percent(self._followed(m).get("followed"))
+            ),
+        }
+        return drifts | {name: each for name, each in others.items() if name in self.before}
+
     def _now(self) -> Made:
         drifts = {
             name: Drift.of(self.model, [self._texts.batch(g) for g in in_groups(c, DRIFT_BATCH)])
@@ -203,20 +237,30 @@ class Abilities:
 
     def _followed(self, model: Any) -> dict[str, float]:
         """Percent of the instructions that are obeyed, and how long answers are, in tokens."""
+        return followed(model, self._texts, self._judged(), self.sizes.written)
+
+    def _judged(self) -> list[dict[str, Any]]:
         replayed = {*instructions(self.folder, self.sizes)[1]}
         rows = [row for row in rows_of(self.folder, INSTRUCTIONS) if row["prompt"] not in replayed]
-        asked = checkable(rows)[: self.sizes.follow]
-        return followed(model, self._texts, asked, self.sizes.written)
+        return checkable(rows)[: self.sizes.follow]
 
     def _wiki(self, model: Any) -> float | None:
         """The mean loss of a token."""
+        found = self._read(model)
+        return None if found is None else found.loss
+
+    def _read(self, model: Any) -> KeptScore | None:
+        """The mean loss of a token of wiki, and how many percent of them are the likeliest."""
         read = [row["text"] for row in rows_of(self.folder, WIKI)][: self.sizes.wiki]
         texts = sorted((self._texts.text(text)[:WIKI_TOKENS] for text in read), key=len)
-        losses = []
+        losses, hits = [], []
         for group in in_groups([Chat(t, len(t) - 1) for t in texts if len(t) > 1], WIKI_BATCH):
             scores, labels = answer_scores(model, self._texts.batch(group))
             losses.append(cross_entropy(scores.float(), labels, reduction="none").double())
-        return float(torch.cat(losses).mean()) if losses else None
+            hits.append((scores.argmax(-1) == labels).double())
+        if not losses:
+            return None
+        return KeptScore(float(torch.cat(losses).mean()), 100 * float(torch.cat(hits).mean()))
 
     def _choice(self, model: Any) -> float | None:
         """Percent right."""
@@ -254,6 +298,18 @@ class Abilities:
         chosen = scores.float().log_softmax(-1).gather(-1, padded.unsqueeze(-1))[..., 0].double()
         counts = torch.tensor([[n < len(t) for n in range(most)] for t in tokens])
         return torch.where(counts, chosen.cpu(), 0.0).sum(1)
+
+
+Found = TypeVar("Found")
+
+
+def _there(found: Found | None) -> Found:
+    assert found is not None, "what was measured before is measured again"
+    return found
+
+
+def _percent(found: float | None) -> KeptScore:
+    return KeptScore(None, _there(found))
 
 
 def instructions(folder: str | Path, sizes: AbilitySettings) -> tuple[list[str], list[str]]:
