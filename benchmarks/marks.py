@@ -67,6 +67,12 @@ def mean(name: str, metric: str, label: str, form: str = ".1f") -> str:
     return format(found.mean, form)
 
 
+def before(name: str, metric: str, label: str, form: str = ".1f") -> str:
+    """A metric of the model as it came: what a row has less what changed."""
+    after, change = (float(mean(name, key, label, ".9g")) for key in (metric, f"{metric}_change"))
+    return format(after - change, form)
+
+
 def end(name: str, score: str, label: str) -> str:
     """A score over all classes at the end."""
     (chapter,) = report_of(name).chapters
@@ -122,7 +128,8 @@ def _file(path: Path) -> dict[str, Any]:
 
 
 NUMBERS: dict[str, Callable[..., str]] = {
-    one.__name__: one for one in (equal, lost, mean, end, sandbox, in_order, beyond, local, ratio)
+    one.__name__: one
+    for one in (equal, lost, mean, before, end, sandbox, in_order, beyond, local, ratio)
 }
 
 

@@ -244,7 +244,8 @@ class Scoring:
             nll.append(rows[-1][1])
             found.scores.append({SCORE: [counts for counts, _ in rows]})
             found.seconds["score"].append(time.perf_counter() - started)
-        found.losses, found.memory_bytes = _by_epoch(plain["losses"]), plain["bytes"]
+        found.losses = _by_epoch(plain["losses"])
+        found.memory_bytes, found.data_bytes = plain["bytes"], plain["data"]
         found.seconds |= {"train": plain["train"], "remember": plain["remember"]}
         found.trainable = {"network": sum(p.numel() for p in trainable(model).values())}
         return found, sum(nll) / len(nll)

@@ -35,7 +35,7 @@ TOGETHER = 5
 REPLAYED = 8
 """Old chats of one step, as many as pull."""
 IN_LOSS = ("kl", "dark-replay")
-LISTS: dict[str, Any] = {"train": [], "remember": [], "bytes": []}
+LISTS: dict[str, Any] = {"train": [], "remember": [], "bytes": [], "data": []}
 """What is measured once for each task."""
 KEEPERS = ("keep", "informed", "distill", *IN_LOSS)
 HOLDS = ("ewc", "kron-anchor")
@@ -82,8 +82,12 @@ class ChatLearner:
             if keeper is not None and keeper.kept is not None:
                 plain["bytes"].append(sum(keeper.report()["bytes"].values()))
                 plain["kept"] = vars(keeper.drift()) | {"strength": keeper.strength}
-            if self._held is not None:
+            elif self._held is not None:
                 plain["bytes"].append(self._held.bytes)
+            elif self.settings.rule.name == "replay":
+                plain["bytes"].append(self._text_bytes(task))
+            if self.old:
+                plain["data"].append(self._text_bytes(task))
         if keeper is not None:
             keeper.detach()
         return ends, plain
@@ -163,6 +167,11 @@ class ChatLearner:
     def _pool(self, task: int) -> list[Chat]:
         """Old chats, and as many of each task that was learned."""
         return [*self.old, *(chat for number in range(task) for chat in self._learned(number))]
+
+    def _text_bytes(self, task: int) -> int:
+        """UTF-8 of all chats that are kept in some way while this task is learned."""
+        decode = self.texts.tokenizer.decode
+        return sum(len(decode(chat.tokens).encode()) for chat in self._pool(task))
 
     def _learned(self, task: int) -> list[Chat]:
         most = self.settings.rule.examples
