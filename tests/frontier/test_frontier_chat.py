@@ -91,7 +91,7 @@ def test_every_method_has_its_lines(root, tmp_path):
     assert "callbacks=[KeepCallback(examples=60, damping=0.1, pull=1)]" in lines["keep"][1]
     assert "damping=0.1, pull=0" in lines["informed"][1]
     assert "damping=None, pull=1" in lines["pull alone"][1]
-    assert "add 1 * keeper.loss()" in lines["KL"][2]
+    assert "add 1 * keeper.loss() / keeper.strength" in lines["KL"][2]
     for code in lines.values():
         compile("\n".join(code), "lines", "exec")
     assert {run.setting("adapter", "lr") for run in found.records} == {1e-3, 3e-4}

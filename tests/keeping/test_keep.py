@@ -15,7 +15,7 @@ import risegrad
 from risegrad.keeping import answers as answers_module
 from risegrad.keeping.answers import TOP, features, predictions
 from risegrad.keeping.examples import ROOM, TOKENS, count, split, taken
-from risegrad.keeping.pull import pulled, strength_after
+from risegrad.keeping.pull import STRENGTH, pulled, strength_after
 
 
 def generator(seed=0):
@@ -67,14 +67,14 @@ def step(model, optimizer, seed=2):
 
 
 def pull_by_hand(model, before, groups, clip=True):
-    """The gradient of KL(then || now) as torch's own functions have it, clipped to norm 1."""
+    """The gradient of KL(then || now) as torch's own functions have it, clipped, times strength."""
     x = torch.cat([group.batch for group in groups])
     twin = copy.deepcopy(model).eval()
     now, then = twin(x).log_softmax(-1), before.eval()(x).log_softmax(-1).detach()
     loss = kl_div(now, then, log_target=True, reduction="batchmean")
     gradients = torch.autograd.grad(loss, [*twin.parameters()])
     length = math.sqrt(sum(float(g.square().sum()) for g in gradients))
-    return [g / max(length, 1) if clip else g for g in gradients]
+    return [STRENGTH * (g / max(length, 1) if clip else g) for g in gradients]
 
 
 def moved(model, scale=0.5):
@@ -244,13 +244,13 @@ def test_features_are_measured_by_their_variance():
 def test_the_budget_sets_the_strength():
     model = net()
     keeper = kept(model, sgd(model), budget=0.01, damping=None)
-    strength = 1.0
+    strength = STRENGTH
     for number in range(12):
         if number and number % 4 == 0:
             strength = strength_after(strength, keeper.drift().mean, 0.01)
         step(model.eval(), keeper.optimizer, number)
         assert keeper.strength == strength
-    assert strength != 1.0
+    assert strength != STRENGTH
     assert keeper.report()["within_budget"] == (keeper.drift().mean <= 0.01)
 
 
@@ -402,7 +402,7 @@ def test_a_failed_pull_changes_nothing(monkeypatch):
     assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), before[1], strict=True))
     assert optimizer.state_dict()["state"][0]["step"] == state["state"][0]["step"]
     assert model.training
-    assert keeper.state_dict() == {"steps": 1, "pulls": 1, "strength": 1.0}
+    assert keeper.state_dict() == {"steps": 1, "pulls": 1, "strength": STRENGTH}
 
 
 def seen_by(model, *steps):
@@ -538,7 +538,7 @@ def test_three_lines_and_a_sentence():
     assert first.startswith("keep, 3 steps: drift ")
     assert first.endswith(" the same top answer, within the budget of 5")
     assert "nats per prediction on 4 examples it was not shaped by" in first
-    assert "% time per step (pull at every step, strength 1, c " in second
+    assert "% time per step (pull at every step, strength 4, c " in second
     assert third == "every trained parameter is covered"
     assert keeper.report()["sentence"].startswith("After 3 steps the answers have moved by ")
 

@@ -15,6 +15,7 @@ from core.distributed.conftest import processes  # noqa: F401 - a fixture
 from core.distributed.jobs import Net
 from keeping.test_keep import generator, pull_by_hand
 from risegrad.keeping.examples import taken
+from risegrad.keeping.pull import STRENGTH
 
 
 def begun():
@@ -83,7 +84,7 @@ def test_as_one_process_with_all_shares(processes, engine):  # noqa: F811
         shares = [taken(keeper.kept.pulled, 2 * number + rank, 0) for rank in range(2)]
         each = [pull_by_hand(model, before, groups, clip=False) for groups in shares]
         mean = [(a + b) / 2 for a, b in zip(*each, strict=True)]
-        length = torch.cat([g.flatten() for g in mean]).norm().clamp(min=1)
+        length = (torch.cat([g.flatten() for g in mean]).norm() / STRENGTH).clamp(min=1)
         loss = cross_entropy(model(inputs(2, 8)), labels)
         plain = torch.autograd.grad(loss, [*model.parameters()])
         with torch.no_grad():

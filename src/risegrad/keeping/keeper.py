@@ -19,6 +19,7 @@ from risegrad.keeping.files import write_keeper
 from risegrad.keeping.looking import Look, trained_by
 from risegrad.keeping.pull import (
     EVERY,
+    STRENGTH,
     STRONGEST,
     add,
     agreed,
@@ -54,7 +55,7 @@ class Keeper:
         self.memory, self.kept, self.settings = memory, kept, settings
         self.steps = 0
         """Optimizer steps since the beginning."""
-        self.strength = 1.0
+        self.strength = STRENGTH
         """What the pull is multiplied by; a budget moves it."""
         self.handle: Attachment | None = None
         """What shapes the steps."""

@@ -132,6 +132,8 @@ def _averaged(gradients: list[Tensor], ranks: Ranks) -> list[Tensor]:
 EVERY = 4
 """Steps between two measurements of the drift. One costs a forward pass over the examples that are
 held out: with the default of 128 examples about a fifth of what pulling at every step costs."""
+STRENGTH = 4.0
+"""Of the pull to begin with; without a budget also at the end. Decision 12 says why."""
 WEAKEST, STRONGEST = 0.1, 30.0
 
 

@@ -84,8 +84,8 @@ def _chat(run: Record) -> Iterator[str]:
                    "informed": f"damping={rule['damping']}, pull=0"}  # fmt: skip
         callbacks = f", callbacks=[KeepCallback({old}, {changes[rule['name']]})]"
     elif rule["name"] != "plain":
-        old_loss = {"kl": f"add {rule['weight']:g} * keeper.loss() of risegrad.keep(..., "
-                    f"damping=None, {old}) to the loss"}  # fmt: skip
+        old_loss = {"kl": f"add {rule['weight']:g} * keeper.loss() / keeper.strength of "
+                    f"risegrad.keep(..., damping=None, {old}) to the loss"}  # fmt: skip
         words = old_loss.get(rule["name"], f"only the lab has {json.dumps(dict(rule))}")
     yield (
         f"arguments = SFTConfig(learning_rate={budget['lr']}, max_steps={budget['steps']}, "

@@ -146,7 +146,7 @@ class ChatLearner:
         rule, found = self.settings.rule, 0.0
         whole: Tensor | float = found
         if rule.name in IN_LOSS and keeper is not None:
-            whole = whole + rule.weight * keeper.loss()
+            whole = whole + rule.weight / keeper.strength * keeper.loss()
         if self._held is not None:
             whole = whole + rule.weight * self._held.penalty(self.model)
         if rule.name in ("replay", "dark-replay"):
