@@ -1,7 +1,7 @@
 """How heavy the house is: ``python -m benchmarks.house`` prints files, code lines and walks.
 
 Code lines have no blanks, comments and docstrings. A walk is traced, not guessed: which modules
-of ours a step, ``remember`` and a callback go through.
+of ours a step, ``remember`` and a run with its page go through, imports not counted.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import tokenize
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 LEFT_OUT = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
@@ -76,7 +77,7 @@ def modules_of(work: Callable[[], object]) -> list[str]:
 
 
 def walks() -> Iterator[tuple[str, list[str]]]:
-    """What a user of the library walks through."""
+    """What a step, a memory and a run walk through."""
     import torch
     from torch import nn
 
@@ -95,6 +96,26 @@ def walks() -> Iterator[tuple[str, list[str]]]:
     risegrad.attach(other, informed, params=model.named_parameters(), on="update")
     other.step()
     yield "an informed step", modules_of(other.step)
+    yield "a run until its page", modules_of(run_and_report())
+
+
+def run_and_report() -> Callable[[], object]:
+    """An informed run of turned digits, from its file to its page; done once before."""
+    from riselab.records.record import read_records
+    from riselab.report.builder import build, write_report
+    from riselab.running.plan import plan_runs
+    from riselab.running.worker import execute, order_for
+
+    def work() -> None:
+        with TemporaryDirectory() as name:
+            out = Path(name)
+            changes = ["seeds=[0]", "adapter.epochs=1"]
+            for cell in plan_runs("turned-digits", changes, ["informed"]).cells[:1]:
+                execute(order_for(cell, out))
+            write_report(build(*read_records([out])), out / "report.html")
+
+    work()
+    return work
 
 
 def closure(module: str) -> int:

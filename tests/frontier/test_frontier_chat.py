@@ -41,7 +41,7 @@ def test_by_the_command(root, tmp_path, capsys, keep):
     assert main(words) == 0, capsys.readouterr()
     said = capsys.readouterr().out
     assert said.count(" nats per token (") == 8, "four methods at two rates"
-    assert "Drift: how far other answers have moved" in said
+    assert "Drift: how far the answers to everything else have moved" in said
     assert "Before training: 0.0 % on new data." in said
     assert "Nothing was learned: no setting is better than the untrained model (0.0 %)" in said
     assert "To use it: " not in said, "two steps teach nothing, so no lines are worth copying"
@@ -49,7 +49,7 @@ def test_by_the_command(root, tmp_path, capsys, keep):
     assert (tmp_path / "out" / "frontier.png").is_file()
     page = (tmp_path / "out" / "frontier.html").read_text(encoding="utf-8")
     assert "learns letters: what is left of its other answers?" in page
-    assert "Drift: how far other answers have moved, KL(then || now) in nats per token" in page
+    assert "Drift: how far the answers to everything else have moved." in page
     assert "lower is less drift" in page
     assert "what was lost of what must be kept" not in page
     assert main(words) == 0

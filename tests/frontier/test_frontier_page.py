@@ -68,10 +68,10 @@ def test_the_abbreviations_are_spelled_out_before_they_are_used(found):
     page = Path(found.files["page"]).read_text(encoding="utf-8")
     shown = page[page.index("<main") :]
     for text in (shown, str(found)):
-        for word in ("New: the accuracy on new data", "Fgt: forgetting", "FO: first-order"):
+        for word in ("New: accuracy right after", "Fgt: points lost since", "FO: AdamW or SGD"):
             assert text.count(word) == 1
             assert text.index(word) < text.index("At equal learning in this search")
-    assert "zeroth-order" not in str(found), "it is no method of this search"
+    assert "ZO:" not in str(found), "it is no method of this search"
 
 
 def test_the_lines_are_a_block_of_code_on_the_page(found):

@@ -98,8 +98,6 @@ def test_an_installed_package_is_there_without_a_word(installed: Path, tmp_path:
             line.split()[:1] == [name] and line.endswith("[stripes-plugin 1.2.3]")
             for line in text.splitlines()
         ), text
-    code, text = rise(tmp_path, "list", "settings", "rule", path=(installed,))
-    assert (code, "times: number > 0 (default 3.0)" in text) == (0, True), text
     code, text = rise(tmp_path, "show", "mine.toml", path=(installed,))
     assert (code, "4 new" in text) == (0, True), text
     words = ("run", "mine.toml", "--seeds", "0", "--out", "out", "--processes", "2")

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
@@ -187,7 +187,8 @@ def _hash(root: Path, files: list[Path]) -> str:
     key = hashlib.sha256("".join(now).encode("utf-8", "surrogateescape")).hexdigest()
     if found := _remembered(root, key):
         return found
-    hashes = list(_hashes(files, sum(state.st_size for state in states)))
+    with ThreadPool(min(8, os.cpu_count() or 1)) as pool:
+        hashes = pool.map(_sha256, files, chunksize=16)
     if files == [root]:
         found = hashes[0]
     else:
@@ -199,25 +200,9 @@ def _hash(root: Path, files: list[Path]) -> str:
     return found
 
 
-def _hashes(files: list[Path], size: int) -> Iterator[str]:
-    with ThreadPool(min(8, os.cpu_count() or 1)) as pool:
-        yield from _shown(pool.imap(_sha256, files, chunksize=16), len(files), size)
-
-
 def _sha256(file: Path) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _shown(hashes: Iterable[str], count: int, size: int) -> Iterable[str]:
-    """With a bar on a terminal if it takes a while."""
-    try:
-        from tqdm import tqdm
-    except ImportError:
-        return hashes
-    what = f"reading {size / 2**20:,.0f} MiB once"
-    bar: Iterable[str] = tqdm(hashes, total=count, desc=what, unit="file", delay=2, disable=None)
-    return bar
 
 
 def _note(root: Path, key: str) -> Path | None:

@@ -20,7 +20,6 @@ from riselab.frontier.lines import code_of
 from riselab.frontier.problem import FrontierMethod
 from riselab.pages.charts import Palette
 from riselab.pages.page import (
-    Block,
     ChartFigure,
     CodeBlock,
     ItemList,
@@ -34,8 +33,8 @@ from riselab.pages.page import (
 from riselab.pages.tables import in_html
 from riselab.pages.text import for_markdown, visible, visible_lines
 from riselab.records.fields import LinePoint, Record, ScoreRecord
-from riselab.report.builder import QUESTION, RULES, Chapter
-from riselab.report.figures import frontier_figure
+from riselab.report.builder import QUESTION, Chapter
+from riselab.report.figures import frontier_figure, in_short
 from riselab.report.methods import SectionFrontier, methods
 from riselab.report.rows import gather, run_point
 
@@ -298,14 +297,6 @@ def _at_chance(run: Record) -> Iterator[str]:
 NAME = "frontier"
 LAST = 10_000
 """Rows of points between come behind those of runs."""
-MEASURES = (
-    "New: the accuracy on new data right after training on them, in percent. Fgt: forgetting, the "
-    "points that the data to keep lost until the end."
-)
-OF_CHATS = (
-    "New: held-out examples that are answered exactly, in percent. Drift: how far other answers "
-    "have moved, KL(then || now) in nats per token."
-)
 
 
 def write(found: FoundFrontier, out: Path) -> FoundFrontier:
@@ -332,9 +323,11 @@ def page(found: FoundFrontier) -> Page:
     """One sentence, one figure, one table, and the code for the best setting; then details."""
     chapter = found.chapter
     palette = Palette(method.name for method in chapter.methods)
-    blocks: list[Block] = [Paragraph(spelled(found), "note"), *chapter.first(palette, "").blocks]
+    blocks = [*chapter.first(palette, "").blocks]
+    if found.untrained:
+        blocks.insert(1, Paragraph(found.untrained, "note"))
     if found.remarks:
-        blocks.insert(2, ItemList("What to know", found.remarks, "warning"))
+        blocks.insert(1, ItemList("What to know", found.remarks, "warning"))
     if best := _best(found):
         blocks.append(replace(best.use, title=f"{best.use.title}: {best}"))
     first = Part("", tuple(blocks), QUESTION, found.sentence)
@@ -342,10 +335,9 @@ def page(found: FoundFrontier) -> Page:
 
 
 def spelled(found: FoundFrontier) -> str:
-    """What the abbreviations mean, said where a reader meets them first."""
-    labels = " ".join(found.frontier.curves)
-    used = (f"{name}: {words}." for name, words in RULES.items() if name in labels.split())
-    return " ".join(filter(None, (OF_CHATS if found.chat else MEASURES, *used, found.untrained)))
+    """What the abbreviations mean, and what the model knew before."""
+    words = in_short(["New", "Drift" if found.chat else "Fgt", *found.frontier.curves])
+    return f"{words} {found.untrained}".rstrip()
 
 
 def _best(found: FoundFrontier) -> BestSetting | None:

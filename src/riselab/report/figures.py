@@ -65,8 +65,6 @@ def frontier_figure(
     bands = bands if len(shown) <= FEW_METHODS else []  # many would cover each other
     several = any(len(method.rows) > 1 for method in methods)
     curves = " A line joins the settings of one method, in their order." if several else ""
-    names = " ".join((learned.title, forgotten.title, *(method.name for method in methods)))
-    used = (f"{w}: {meaning}." for w, meaning in IN_SHORT.items() if re.search(rf"\b{w}\b", names))
     lines = (
         Line(row.label, tuple(spread_cell(row.spread(m.of), digits=m.digits)
                               for m in (learned, forgotten)))
@@ -89,9 +87,16 @@ def frontier_figure(
             (Section("", tuple(lines)),),
         ),
         f"{better}{curves} {DEVIATION}{BAND if bands else ''} A click on a name shows it alone.",
-        " ".join(used),
+        in_short([learned.title, forgotten.title, *(method.name for method in methods)]),
         small,
     )
+
+
+def in_short(names: Sequence[str]) -> str:
+    """What the abbreviations among these names mean."""
+    shown = " ".join(names)
+    used = (f"{w}: {meaning}." for w, meaning in IN_SHORT.items() if re.search(rf"\b{w}\b", shown))
+    return " ".join(used)
 
 
 def _point(method: Method, row: ResultRow, measures: Measures) -> FrontierPoint | None:
