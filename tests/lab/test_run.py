@@ -230,7 +230,7 @@ def test_show_says_what_is_there_and_what_is_left(
         (["SMALL", "--seeds", "a"], "--seeds must be integers like 0,1,2, got 'a'"),
         (["SMALL", "--seeds", "1,1"], "seeds must be different integers, got [1, 1]"),
         (["SMALL", "--workers", "0"], "--workers must be at least 1, got 0"),
-        (["SMALL", "--engine", "slurm"], "invalid choice: 'slurm'"),
+        (["SMALL", "--engine", "slurm"], "engine must be one of local, ray; got 'slurm'"),
     ],
 )
 def test_mistakes_are_two_lines_and_exit_code_two(

@@ -3,15 +3,29 @@
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from riselab.commands.arguments import add_experiment, load_plugins, overrides
+from riselab.commands.arguments import (
+    add_experiment,
+    add_settings,
+    load_plugins,
+    overrides,
+    settings_of,
+)
+from riselab.pages.text import visible, visible_lines
+from riselab.running.plan import (
+    MissingNeeds,
+    RunOptions,
+    RunPlan,
+    check,
+    do_runs,
+    plan_runs,
+    plan_selected,
+)
 
 if TYPE_CHECKING:
     from riselab.experiments.cells import RunCell
-    from riselab.running.plan import RunOptions, RunPlan
     from riselab.running.schedule import Tally
 
 NAME = "run"
@@ -45,41 +59,25 @@ TRACEBACKS = 3
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``rise run``."""
     add_experiment(parser)
-    engine = "where: processes on this machine, or Ray tasks (default %(default)s)"
-    parser.add_argument("--engine", choices=["local", "ray"], default="local", help=engine)
-    text = "runs at a time (default: one per GPU, or one per core up to 8)"
-    parser.add_argument("--workers", type=int, metavar="N", help=text)
-    text = "threads of each run (default: cores / workers); they may change last digits"
-    parser.add_argument("--threads", type=int, metavar="N", help=text)
-    text = "processes of each run, which share its batches (default 1)"
-    parser.add_argument("--processes", type=int, default=1, metavar="N", help=text)
-    text = "of a Ray cluster, e.g. auto; else RAY_ADDRESS, else one is started here"
-    parser.add_argument("--address", metavar="HOST:PORT", help=text)
+    options = {"engine": "ENGINE", "workers": "N", "threads": "N", "processes": "N",
+               "address": "HOST:PORT", "retry_failed": "", "on_cpu": ""}  # fmt: skip
+    add_settings(parser, RunOptions, options)
     text = "start nothing: say what is missing, on which device runs happen, and about how long"
     parser.add_argument("--check", action="store_true", help=text)
-    text = "use the CPU although the experiment file asks for a GPU"
-    parser.add_argument("--on-cpu", action="store_true", help=text)
-    text = "run again what has failed before"
-    parser.add_argument("--retry-failed", action="store_true", help=text)
     text = "also send the curves to a tracker ('rise list trackers'); may be repeated"
     parser.add_argument("--track", action="append", default=[], metavar="TRACKER", help=text)
 
 
 def plan(args: argparse.Namespace) -> Callable[[], int]:
     """Check the arguments, read the experiment, and return the job."""
-    from riselab.running.plan import RunOptions, plan_runs
-
     load_plugins(args)
-    shared = {field.name: getattr(args, field.name) for field in fields(RunOptions)}
-    options = RunOptions(**shared | {"track": tuple(args.track)})
+    options = settings_of(RunOptions, args)
     chosen = plan_runs(args.experiment, overrides(args), args.only)
     return lambda: (check_only if args.check else execute)(chosen, options)
 
 
-def check_only(chosen: "RunPlan", options: "RunOptions") -> int:
+def check_only(chosen: RunPlan, options: RunOptions) -> int:
     """Say what the runs need and where they would run; the exit code says whether they can."""
-    from riselab.running.plan import check
-
     text, missing = check(chosen, options)
     print(text)
     if missing:
@@ -87,10 +85,8 @@ def check_only(chosen: "RunPlan", options: "RunOptions") -> int:
     return UNREADY if missing else 0
 
 
-def execute(chosen: "RunPlan", options: "RunOptions") -> int:
+def execute(chosen: RunPlan, options: RunOptions) -> int:
     """Do the runs that are not done, then those that they choose; return the exit code."""
-    from riselab.running.plan import MissingNeeds
-
     try:
         code = do_and_tell(chosen, options)
         if chosen.decides:
@@ -105,11 +101,9 @@ def execute(chosen: "RunPlan", options: "RunOptions") -> int:
     return code
 
 
-def do_selected(chosen: "RunPlan", options: "RunOptions") -> int:
+def do_selected(chosen: RunPlan, options: RunOptions) -> int:
     """The runs on test data of what the first ones chose; return the exit code."""
     from riselab.experiments.file import in_words
-    from riselab.pages.text import visible
-    from riselab.running.plan import plan_selected
 
     found, following = plan_selected(chosen, options)
     print(f"\nchosen by {in_words(chosen.experiment.select)}:")
@@ -117,10 +111,8 @@ def do_selected(chosen: "RunPlan", options: "RunOptions") -> int:
     return do_and_tell(following, options) if following.cells else 0
 
 
-def do_and_tell(chosen: "RunPlan", options: "RunOptions") -> int:
+def do_and_tell(chosen: RunPlan, options: RunOptions) -> int:
     """Do the runs that are not done, print how they ended, and return the exit code."""
-    from riselab.running.plan import do_runs
-
     return conclude(*do_runs(chosen, options), options.out)
 
 
@@ -147,8 +139,6 @@ def _results(cells: "Sequence[RunCell]", out: Path) -> Iterator[str]:
 
 
 def _explain(tally: "Tally", out: Path) -> None:
-    from riselab.pages.text import visible_lines
-
     shown: set[str] = set()
     sys.stdout.flush()
     print(f"\n{len(tally.failed)} failed:", file=sys.stderr)

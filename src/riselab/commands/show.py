@@ -3,16 +3,18 @@
 import argparse
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from risegrad.common.text_columns import text_columns
 from riselab.commands.arguments import add_experiment, load_plugins, overrides
-
-if TYPE_CHECKING:
-    from riselab.experiments.cells import RunCell
-    from riselab.experiments.file import Choice, Experiment
-    from riselab.running.worker import Workload
+from riselab.experiments.cells import RunCell, choose, expand
+from riselab.experiments.file import Choice, Experiment, in_words, load_experiment
+from riselab.pages.text import visible, visible_lines
+from riselab.running.folder import State, look, placed, taken
+from riselab.running.plan import decided, selected
+from riselab.running.worker import Workload, workload
 
 NAME = "show"
 SUMMARY = "show the runs of an experiment, which are done, and how much work they are"
@@ -37,9 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def plan(args: argparse.Namespace) -> Callable[[], int]:
     """Read the experiment and return the job."""
-    from riselab.experiments.cells import choose, expand
-    from riselab.experiments.file import load_experiment
-    from riselab.running.worker import workload
 
     load_plugins(args)
     experiment = load_experiment(args.experiment, overrides(args))
@@ -49,11 +48,9 @@ def plan(args: argparse.Namespace) -> Callable[[], int]:
 
 
 def execute(
-    experiment: "Experiment", cells: "Sequence[RunCell]", work: "Workload", args: argparse.Namespace
+    experiment: Experiment, cells: Sequence[RunCell], work: Workload, args: argparse.Namespace
 ) -> int:
     """Print the runs, their state and what they cost, and return the exit code."""
-    from riselab.running.folder import placed
-    from riselab.running.plan import decided, selected
 
     first = placed(cells, args.out)
     chosen = decided(first, args.out)
@@ -82,12 +79,9 @@ def execute(
 
 
 def _text(
-    experiment: "Experiment", chosen: "Sequence[Choice]", runs: Sequence[dict[str, Any]]
+    experiment: Experiment, chosen: Sequence[Choice], runs: Sequence[dict[str, Any]]
 ) -> Iterator[str]:
     """The experiment, a line for each row, why rows differ, what was chosen, and the states."""
-    from risegrad.common.text_columns import text_columns
-    from riselab.experiments.file import in_words
-    from riselab.pages.text import visible, visible_lines
 
     yield visible(" - ".join(filter(None, [experiment.name, experiment.title])))
     yield from map(visible_lines, filter(None, [experiment.question, experiment.description]))
@@ -119,7 +113,7 @@ def _states(runs: Sequence[dict[str, Any]]) -> str:
     return ", ".join(f"{count} {state}" for state, count in states.items())
 
 
-def _estimate(cell: "RunCell", work: "Workload") -> dict[str, Any]:
+def _estimate(cell: RunCell, work: Workload) -> dict[str, Any]:
     """An estimate looks at the data, which may not be here: no reason to show nothing."""
     try:
         return dict(work.estimate(cell.run))
@@ -127,13 +121,11 @@ def _estimate(cell: "RunCell", work: "Workload") -> dict[str, Any]:
         return {"problem": " ".join(str(error).split()) or type(error).__name__}
 
 
-def _run(cell: "RunCell", out: Path) -> dict[str, Any]:
-    from riselab.running import folder as run_lock
-    from riselab.running.folder import State, look
+def _run(cell: RunCell, out: Path) -> dict[str, Any]:
 
     folder = out / cell.folder
     state, _ = look(folder, cell)
-    running = state is not State.DONE and run_lock.taken(folder)
+    running = state is not State.DONE and taken(folder)
     return {
         "label": cell.row.label,
         "section": cell.row.section,
@@ -146,13 +138,11 @@ def _run(cell: "RunCell", out: Path) -> dict[str, Any]:
     }
 
 
-def total(estimates: Any) -> dict[str, float]:
+def total(estimates: Iterable[dict[str, Any]]) -> Counter[str]:
     """The sums of what can be added."""
-    found: dict[str, float] = {}
+    found: Counter[str] = Counter()
     for estimate in estimates:
-        for name, value in estimate.items():
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                found[name] = found.get(name, 0) + value
+        found.update({name: n for name, n in estimate.items() if type(n) in (int, float)})
     return found
 
 

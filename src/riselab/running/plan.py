@@ -189,14 +189,21 @@ class RunOptions:
 
     out: Path
     engine: str = "local"
+    """Where: local, processes on this machine; or ray, Ray tasks."""
     workers: int | None = None
+    """Runs at a time (default: one per GPU, or one per core up to 8)."""
     threads: int | None = None
+    """Threads of each run (default: cores / workers); they may change last digits."""
     processes: int = 1
+    """Processes of each run, which share its batches."""
     address: str | None = None
+    """Of a Ray cluster, e.g. auto; else RAY_ADDRESS, else one is started here."""
     retry_failed: bool = False
+    """Run again what has failed before."""
     track: tuple[str, ...] = ()
+    """Trackers that also get the curves."""
     on_cpu: bool = False
-    """Run on the CPU what an experiment file says to need a GPU."""
+    """Use the CPU although the experiment file asks for a GPU."""
 
     def __post_init__(self) -> None:
         check_choice("engine", self.engine, ("local", "ray"))
