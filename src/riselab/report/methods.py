@@ -223,22 +223,27 @@ def beside_table(
         for run in row.runs
         for setting in (row.label, run.row.swept)
     }
+    shown = [
+        metric for metric in BESIDE if any(metric.of(run) is not None for run in runs.values())
+    ]
     lines = [
-        (one.section, _beside_line(one.found, name, level, runs))
+        (one.section, _beside_line(one.found, name, level, runs, shown))
         for one in found
         for name, level in _levels(one.found)
     ]
-    if not any(any(line.cells[1:]) for _, line in lines):
+    if not shown or not lines:
         return None
+    levels = " and ".join(metric.title for metric in shown if metric.key in LEVELS)
+    said = f"As they are: {levels}. " if levels else ""
     return Table(
         f"What else changed in {experiment.name} at the same learning, since before training: with "
         f"{PERCENT} t intervals over seeds",
         "Method",
         (Column("at New", explanation="where it was read, in percent"),
-         *(metric.column() for metric in BESIDE)),
+         *(metric.column() for metric in shown)),
         by_section(lines),
-        ("Agree, Obeys and Length are levels. The others are changes; where an interval contains "
-         "zero, no loss is seen beyond what seeds vary.",),
+        (f"{said}The others are changes; where an interval contains zero, no loss is seen beyond "
+         "what seeds vary.",),
     )  # fmt: skip
 
 
@@ -250,7 +255,11 @@ def _levels(frontier: Frontier) -> Iterator[tuple[str, float]]:
 
 
 def _beside_line(
-    frontier: Frontier, name: str, level: float, runs: dict[tuple[str, str, int], Record]
+    frontier: Frontier,
+    name: str,
+    level: float,
+    runs: dict[tuple[str, str, int], Record],
+    shown: Sequence[Metric],
 ) -> Line:
     curve = frontier.curves.get(name, frontier.reference)
 
@@ -265,4 +274,4 @@ def _beside_line(
             return number_cell(found.mean if found else None, 1)
         return difference_cell(found, digits=metric.digits)
 
-    return Line(name, (number_cell(level, 1), *map(cell, BESIDE)))
+    return Line(name, (number_cell(level, 1), *map(cell, shown)))
