@@ -114,6 +114,21 @@ def local(name: str, curvature: str) -> str:
     return f"{line['rank_correlation']:.3f}"
 
 
+def remembered(study: str, what: str) -> str:
+    """Points forgotten in a study of what to remember, at equal learning; ``nothing``: plain."""
+    found = _file(ROOT / "benchmarks" / "studies" / "memory_of.json")[study]["equal learning"]
+    name = {"nothing": "plain"}.get(what, what)
+    (row,) = (one for one in found["methods"] if one["method"].split(",")[0] == name)
+    return format(row["forgotten"], ".1f")
+
+
+def of_plain(name: str, method: str) -> str:
+    """What the reference loses where a method was compared with it."""
+    found, measures = _compared(name, method)
+    assert found.of_reference is not None
+    return measures.amount(found.of_reference.mean)
+
+
 def ratio(part: str) -> str:
     """Benchmarks whose names contain this: from the least to the largest."""
     suites = _file(ROOT / "benchmarks" / "results.json")["suites"]
@@ -129,7 +144,10 @@ def _file(path: Path) -> dict[str, Any]:
 
 NUMBERS: dict[str, Callable[..., str]] = {
     one.__name__: one
-    for one in (equal, lost, mean, before, end, sandbox, in_order, beyond, local, ratio)
+    for one in (
+        *(equal, lost, of_plain, mean, before, end, remembered),
+        *(sandbox, in_order, beyond, local, ratio),
+    )
 }
 
 

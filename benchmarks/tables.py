@@ -28,7 +28,8 @@ from riselab.frontier.equal_learning import EqualLearning
 from riselab.pages.page import ChartFigure, save_figures
 from riselab.records.fields import Record
 from riselab.records.record import read_records
-from riselab.report.methods import COSTS, VERDICTS
+from riselab.report.methods import VERDICTS
+from riselab.report.rows import data_megabytes, kept_megabytes, seconds_per_session
 
 ROOT = Path(__file__).parents[1]
 
@@ -131,45 +132,104 @@ def _ends(record: Record) -> dict[str, float]:
 
 
 def equal_learning_table(name: str) -> str:
-    """The finding of a swept experiment in a sentence, and a line for each method at equal New."""
+    """The finding of a swept experiment, and a line for each method at equal New and its costs."""
     (chapter,) = report_of(name).chapters
     fgt = "Drift" if chapter.experiment.chat else "Fgt"
+    costs = costs_of(name)
     rows = [
         f"| method | compared at New | {fgt} | {fgt} of the reference | "
-        "difference (95 % interval) | |",
-        "|---|---:|---:|---:|---:|---|",
+        f"difference (95 % interval) | {' | '.join(['', *costs])} |",
+        "|---|---:|---:|---:|---:|---|" + "---:|" * len(costs),
     ]
     for section in chapter.frontiers:
         measures = section.found.measures
+        for reference in section.found.references:
+            cost = [by_method[reference] for by_method in costs.values()]
+            rows.append(f"| {reference} | | | | | {' | '.join(['reference', *cost])} |")
         for found in section.found.comparisons:
             words = VERDICTS[found.verdict].format(verb=measures.verb)
-            rows.append(f"| {found.method} | {_figures(found, measures)} | {words} |")
+            cost = [by_method[found.method] for by_method in costs.values()]
+            figures = _figures(found, measures)
+            rows.append(f"| {found.method} | {figures} | {' | '.join([words, *cost])} |")
     return "\n".join([chapter.headline, "", *rows])
 
 
+def costs_of(name: str) -> dict[str, dict[str, str]]:
+    """Seconds of a session, megabytes kept, and those of the data that these stand for, by method;
+    without the columns that no run fills."""
+    (chapter,) = report_of(name).chapters
+    columns: dict[str, Callable[[Record], float | None]] = {
+        "seconds": seconds_per_session, "MB kept": held, "of MB of data": stood_for,
+    }  # fmt: skip
+    found = {
+        title: {method.name: method.mean(value) for method in chapter.methods}
+        for title, value in columns.items()
+    }
+    digits = {"seconds": 2, "MB kept": 2, "of MB of data": 3}
+    return {
+        title: {m: "" if x is None else f"{x:.{digits[title]}f}" for m, x in means.items()}
+        for title, means in found.items()
+        if any(x is not None for x in means.values())
+    }
+
+
+def held(run: Record) -> float | None:
+    """The megabytes that a run keeps of old tasks; records of before say it of memories only."""
+    found = kept_megabytes(run)
+    names = [addition["name"] for addition in run.config["additions"]]
+    if found is None and "replay" in names:
+        return stood_for(run)
+    if found is None and "ewc" in names:  # a diagonal and a centre, in float32
+        return 2 * 4 * sum(run.result.trainable.values()) / 1e6
+    return found
+
+
+def stood_for(run: Record) -> float | None:
+    """The megabytes of the data that this stands for: as the record says, or, where it is older, by
+    the number of examples and the size of an image or a text."""
+    if run.result.data_bytes:
+        return data_megabytes(run)
+    if run.setting("domain") == "chat":
+        return None
+    trained = [task.train for task in run.result.tasks]
+    sizes = [a["size"] for a in run.config["additions"] if a["name"] == "replay"]
+    if not sizes and not run.result.memory_bytes:
+        return None
+    looked_at = sum(min(count, run.config["memory"]["examples"]) for count in trained)
+    examples = min(sizes[0], sum(trained)) if sizes else looked_at
+    if run.setting("domain") == "vision":
+        return examples * 3 * run.config["stream"]["image_size"] ** 2 / 1e6
+    return examples * text_bytes()[run.experiment] / 1e6
+
+
+@cache
+def text_bytes() -> dict[str, float]:
+    """The mean bytes of a training text, by experiment."""
+    path = ROOT / "benchmarks/studies/text_bytes.json"
+    found: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
 def more_table(name: str) -> str:
-    """The same in the middle of what both learn, and what each method costs."""
+    """A second level of learning: the middle of what a method and the reference both learn."""
     (chapter,) = report_of(name).chapters
     fgt = "Drift" if chapter.experiment.chat else "Fgt"
-    costs = {m.name: [m.mean(value) for value in COSTS.values()] for m in chapter.methods}
-    shown = [k for k in range(len(COSTS)) if any(cost[k] is not None for cost in costs.values())]
-    titles = [list(COSTS)[k].title.lower().replace("mb", "MB") for k in shown]
-    head = [f"in the middle: New | {fgt} | {fgt} of the reference | difference (95 % interval)"]
-    rows = [f"| method | {' | '.join(head + titles)} |", "|---|" + "---:|" * (4 + len(shown))]
+    rows = [
+        f"| method | in the middle: New | {fgt} | {fgt} of the reference | "
+        "difference (95 % interval) |",
+        "|---|---:|---:|---:|---:|",
+    ]
     for section in chapter.frontiers:
         measures = section.found.measures
-        middle = {found.method: found for found in section.found.halfway}
-        for method in [*section.found.references, *(c.method for c in section.found.comparisons)]:
-            figures = _figures(middle[method], measures) if method in middle else " | | |"
-            cost = ["" if (value := costs[method][k]) is None else f"{value:.2f}" for k in shown]
-            rows.append(f"| {' | '.join([method, figures.strip(), *cost])} |")
+        for found in section.found.halfway:
+            rows.append(f"| {found.method} | {_figures(found, measures)} |")
     return "\n".join(rows)
 
 
 def _figures(found: EqualLearning, measures: Measures) -> str:
     mine, theirs, less = found.forgotten, found.of_reference, found.difference
     if found.level is None or mine is None or theirs is None or less is None:
-        return "| | |"
+        return " | | | "
     digits, gain = measures.digits, less.times(measures.factor)
     ends = "" if gain.low is None else f" ({gain.low:+.{digits}f} to {gain.high:+.{digits}f})"
     return (
