@@ -198,8 +198,8 @@ def stood_for(run: Record) -> float | None:
     looked_at = sum(min(count, run.config["memory"]["examples"]) for count in trained)
     examples = min(sizes[0], sum(trained)) if sizes else looked_at
     if run.setting("domain") == "vision":
-        return examples * 3 * run.config["stream"]["image_size"] ** 2 / 1e6
-    return examples * text_bytes()[run.experiment] / 1e6
+        return float(examples * 3 * run.config["stream"]["image_size"] ** 2 / 1e6)
+    return float(examples * text_bytes()[run.experiment] / 1e6)
 
 
 @cache

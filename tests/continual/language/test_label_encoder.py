@@ -235,3 +235,70 @@ def test_peft_loads_the_kept_adapter(plain, encoder, tmp_path):
     assert (expected - before).abs().max() > 1e-4, "something was learned"
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     assert not (kept / "head.safetensors").exists(), "it has no head"
+
+
+def test_o_lora_adds_a_pair_for_every_task_across_the_earlier_ones(plain, tmp_path):
+    """Its penalty by the formula, frozen pairs, and what it leaves of the overlap."""
+    overlaps = {}
+    for lambda1 in (0.0, 5.0):
+        made = plain(
+            host={"name": "o-label-encoder", "lambda1": lambda1, "lambda2": 0.1},
+            adapter={"lr": 0.02, "epochs": 5}, model={"dropout": 0.0},
+        )  # fmt: skip
+        host = host_of(made)
+        kit = host.kit
+        SessionTraining(host.begin(0), kit.loop, kit.devices, (), 0).epoch(0, silent)
+        host.finish(0)
+        frozen = {name: layer.past_A.clone() for name, layer in kit.model.layers.items()}
+        session = host.begin(1)
+        kit.model.module.eval()
+        batch = session.items.fetch([(1, 0), (1, 1)], 0)
+        bare = host._loss(host._scores(batch, 1), batch, 1, False)
+        pairs = [(frozen[name], layer) for name, layer in kit.model.layers.items()]
+        expected = sum(
+            lambda1 * (old @ layer.A.T).abs().sum() + 0.1 * (layer.A.norm() + layer.B.norm())
+            for old, layer in pairs
+        )
+        torch.testing.assert_close(session.loss(batch, False), bare + expected)
+        training = SessionTraining(session, kit.loop, kit.devices, (), 0)
+        for epoch in range(5):
+            training.epoch(epoch, silent)
+        found = [(old @ layer.A.detach().T).abs().sum() for old, layer in pairs]
+        overlaps[lambda1] = float(sum(found))
+        host.finish(1)
+        for name, layer in kit.model.layers.items():
+            assert torch.equal(layer.past_A[: len(frozen[name])], frozen[name])
+    assert overlaps[5.0] < overlaps[0.0] / 2
+
+
+OSF = {"trains": "osf", "rank": 8}
+"""The rank is the default: it is of LoRA, and anything else would be refused."""
+
+
+@pytest.mark.parametrize("sections", [{"host": {"name": "o-label-encoder"}}, {"model": OSF}])
+def test_rivals_that_were_killed_go_on_to_the_same_end(plain, tmp_path, sections):
+    made = plain(adapter={"epochs": 2}, loop={"checkpoint_seconds": 0.0}, **sections)
+    killed_runs_go_on_to_the_same_end(made, tmp_path)
+
+
+def test_osf_moves_weights_across_their_large_singular_directions_only(plain):
+    """What a dense SVD of the pretrained weight calls large stays, after real steps. By SGD: Adam
+    divides a projected gradient element by element."""
+    adapter = {"optimizer": "sgd", "lr": 10.0}
+    host = host_of(plain(model=OSF | {"targets": ["query"]}, adapter=adapter))
+    kit = host.kit
+    layers = {n: m for n, m in kit.model.net.named_modules() if n.endswith(".query")}
+    SessionTraining(host.begin(0), kit.loop, kit.devices, (), 0).epoch(0, silent)
+    assert set(kit.model.trained) == {
+        f"{name}.osf_svd_params.default.{part}"
+        for name in layers for part in ("U_low", "S_low", "V_low")
+    }  # fmt: skip
+    for layer in layers.values():
+        before = layer.base_layer.weight
+        left, _, right = torch.linalg.svd(before.double())
+        half = min(before.shape) // 2
+        now = layer(torch.eye(before.shape[1])) - layer.base_layer.bias
+        moved = now.T.double() - before.double()
+        assert moved.norm() > 1e-3
+        inside = left[:, :half].T @ moved @ right[:half].T
+        assert inside.norm() < 1e-3 * moved.norm()

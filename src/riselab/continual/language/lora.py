@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from peft import LoraConfig, inject_adapter_in_model
+from peft import LoraConfig, OSFConfig, inject_adapter_in_model
 from peft.tuners.lora import Linear as PeftLinear
 from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as USUAL_TARGETS
 from torch import Tensor, nn
@@ -120,6 +120,20 @@ def add_lora(
     inject_adapter_in_model(config, model, ADAPTER)
     model.requires_grad_(False)
     return {n: m for n, m in model.named_modules() if isinstance(m, StackedLora)}
+
+
+def add_osf(model: nn.Module, model_type: str, targets: tuple[str, ...]) -> tuple[str, ...]:
+    """Put peft's OSF on the layers with these names; the names of what trains.
+
+    Its hooks keep gradients across the larger half of each weight's singular directions.
+    """
+    found = _targets(model, model_type, targets)
+    _check_tied(model, found)
+    inject_adapter_in_model(OSFConfig(target_modules=list(found)), model, ADAPTER)
+    names = tuple(name for name, _ in model.named_parameters() if ".osf_svd_params." in name)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name in names)
+    return names
 
 
 def usual_targets(place: str) -> tuple[str, ...]:

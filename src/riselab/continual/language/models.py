@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from riselab.common.inputs import Hub, Local, Reading
 from riselab.common.settings import Checked, Limits, Positive, PositiveInt, Share
-from riselab.continual.language.lora import StackedLora, add_lora, free, own_linears
+from riselab.continual.language.lora import StackedLora, add_lora, add_osf, free, own_linears
 
 
 class LabelHead(nn.Module):
@@ -56,9 +56,11 @@ class LanguageModelSettings(Checked):
     kind: Literal["auto", "seq2seq", "decoder", "encoder"] = "auto"
     """How answers are made: generated (``seq2seq``, ``decoder``) or chosen by a head (``encoder``);
     ``auto`` goes by the configuration of the model."""
-    trains: Literal["lora", "all"] = "lora"
-    """A LoRA on the frozen model, or all weights of the model itself, which needs a smaller
-    ``adapter.lr``, about a tenth. ``all`` is for hosts with one set of weights for all tasks."""
+    trains: Literal["lora", "all", "osf"] = "lora"
+    """A LoRA on the frozen model; all weights of the model itself, which needs a smaller
+    ``adapter.lr``, about a tenth; or peft's OSF on ``targets``: the smaller half of each weight's
+    singular directions, across the others. Both are for hosts with one set of weights for all
+    tasks."""
     rank: PositiveInt = 8
     """Of LoRA."""
     alpha: Positive = 32.0
@@ -77,12 +79,12 @@ class LanguageModelSettings(Checked):
 
     def unused(self) -> dict[str, str]:
         """Settings of LoRA away from their defaults where there is none, and why."""
-        if self.trains == "lora":
-            return {}
+        used = {"lora": OF_LORA, "osf": ("targets",), "all": ()}[self.trains]
         return {
-            field.name: f"is of LoRA, and model.trains is 'all'; got {getattr(self, field.name)!r}"
+            field.name: f"is of LoRA, and model.trains is {self.trains!r}; "
+            f"got {getattr(self, field.name)!r}"
             for field in fields(self)
-            if field.name in OF_LORA and getattr(self, field.name) != field.default
+            if field.name in set(OF_LORA) - set(used) and getattr(self, field.name) != field.default
         }
 
 
@@ -211,6 +213,8 @@ def wrap(
     weights: tuple[str, ...] = ()
     if settings.trains == "all":
         weights = free(net)
+    elif settings.trains == "osf":
+        weights = add_osf(net, str(net.config.model_type), settings.targets)
     else:
         layers = add_lora(
             net,

@@ -73,7 +73,7 @@ class LanguageDomain(HostDomain[LanguageRun]):
 
     def checkpoint(self, settings: LanguageRun) -> int:
         # Hosts may keep one LoRA per task.
-        tasks = 1 if settings.model.trains == "all" else len(settings.stream.order)
+        tasks = 1 if settings.model.trains != "lora" else len(settings.stream.order)
         return _trained(settings.model) * tasks
 
     def estimate(self, settings: LanguageRun) -> dict[str, Any]:
@@ -129,7 +129,7 @@ DOMAIN = LanguageDomain()
 
 
 def _check_trains(model: LanguageModelSettings, host: type[LanguageHost]) -> None:
-    if model.trains == "all" and not host.keeps_parameters:
+    if model.trains != "lora" and not host.keeps_parameters:
         raise ValueError(
             f"model.trains must be 'lora' with host {host.name!r}, which freezes what each task "
             f"has trained and continues with a new LoRA; got {model.trains!r}"
@@ -226,7 +226,7 @@ def _trained(model: LanguageModelSettings) -> int:
         known = LARGE
     width = _first(known, "d_model", "hidden_size", "n_embd")
     layers = _first(known, "num_layers", "num_hidden_layers", "n_layer")
-    if model.trains == "all":
+    if model.trains != "lora":
         # In squares of the width: attention 4, its feed-forward layers 8; a decoder beside an
         # encoder has a second attention.
         squares = 4 + 8 + (2 * 4 + 8 if known.get("is_encoder_decoder") else 0)

@@ -17,7 +17,16 @@ from riselab.common.settings import Positive
 from riselab.continual.host import Session
 from riselab.continual.language import SUMMARIES
 from riselab.continual.language.batches import TextBatch, Tokens, padded, tokenized
-from riselab.continual.language.hosts.lora import LanguageHostSettings, SeqLora
+from riselab.continual.language.hosts.lora import (
+    LanguageHostSettings,
+    OLoraSettings,
+    PenaltyWeight,
+    SeqLora,
+    overlap,
+    per_task,
+    restack,
+    stacks_of,
+)
 from riselab.continual.language.kit import LanguageKit
 from riselab.continual.language.models import pooled
 
@@ -152,6 +161,61 @@ class LabelEncoder(SeqLora):
             source, mask = padded(rows, int(model.tokenizer.pad_token_id))
             found[part] = pooled(model.net, source.to(device), mask.to(device)).float()
         return normalize(found, dim=1)
+
+
+@dataclass(frozen=True)
+class OLabelEncoderSettings(LabelEncoderSettings):
+    """As for ``o-lora``: the weights of the two penalties."""
+
+    lambda1: PenaltyWeight = OLoraSettings.lambda1
+    """Of the overlap of the new A with each earlier one."""
+    lambda2: PenaltyWeight = OLoraSettings.lambda2
+    """Of the size of the new pair."""
+
+
+class OLabelEncoder(LabelEncoder):
+    """O-LoRA on the encoder: a new LoRA for every task beside the frozen earlier ones, its A kept
+    nearly orthogonal to theirs by a penalty in the loss."""
+
+    name = "o-label-encoder"
+    summary = SUMMARIES[name]
+    keeps_parameters = False
+    adds_to_layers = True
+    Settings = OLabelEncoderSettings
+    settings: OLabelEncoderSettings
+
+    def __init__(self, kit: LanguageKit, settings: OLabelEncoderSettings) -> None:
+        if not kit.model.layers:
+            raise ValueError(f"host {self.name!r} needs model.trains = 'lora'")
+        self.lambda1 = per_task("lambda1", settings.lambda1, kit.stream)
+        self.lambda2 = per_task("lambda2", settings.lambda2, kit.stream)
+        super().__init__(kit, settings)
+
+    def begin(self, task: int) -> Session:
+        self._start(task)
+        session = super().begin(task)
+        weights, layers = (self.lambda1[task], self.lambda2[task]), self.kit.model.layers.values()
+
+        def loss(scores: Tensor, batch: TextBatch, every: bool) -> Tensor:
+            return self._loss(scores, batch, task, every) + overlap(layers, *weights)
+
+        return replace(
+            session,
+            loss=lambda batch, every: loss(self._scores(batch, task), batch, every),
+            loss_of_logits=loss,
+        )
+
+    def finish(self, task: int) -> None:
+        super().finish(task)
+        for layer in self.kit.model.layers.values():
+            layer.freeze()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": self.seen, "stacks": stacks_of(self.kit.model.layers)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.seen = state["seen"]
+        restack(self.kit.model.layers, state["stacks"], self.kit.devices.device)
 
 
 def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:

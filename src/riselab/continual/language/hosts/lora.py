@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -25,7 +25,7 @@ from riselab.continual.host import (
 from riselab.continual.language import SUMMARIES
 from riselab.continual.language.batches import TextBatch
 from riselab.continual.language.kit import LanguageKit
-from riselab.continual.language.lora import folded, save_network
+from riselab.continual.language.lora import StackedLora, folded, save_network
 from riselab.continual.language.models import save_adapter
 from riselab.continual.language.scoring import hits
 from riselab.continual.language.streams.build import TextSplit
@@ -196,22 +196,32 @@ class IncLora(LanguageHost):
             layer.freeze()
 
     def state_dict(self) -> dict[str, Any]:
-        stacks = {
-            name: [layer.past_A.cpu().clone(), layer.past_B.cpu().clone()]
-            for name, layer in self.kit.model.layers.items()
-            if layer.past_A is not None and layer.past_B is not None
-        }
-        return {"stacks": stacks} | self._head()
+        return {"stacks": stacks_of(self.kit.model.layers)} | self._head()
 
-    @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        device = self.kit.devices.device
-        for name, layer in self.kit.model.layers.items():
-            a, b = state["stacks"].get(name, (None, None))
-            layer.past_A = None if a is None else a.to(device)
-            layer.past_B = None if b is None else b.to(device)
-            layer.B.zero_()
+        restack(self.kit.model.layers, state["stacks"], self.kit.devices.device)
         self._load_head(state)
+
+
+def stacks_of(layers: Mapping[str, StackedLora]) -> dict[str, list[Tensor]]:
+    """The frozen pairs of each layer, for a state that later training must not change."""
+    return {
+        name: [layer.past_A.cpu().clone(), layer.past_B.cpu().clone()]
+        for name, layer in layers.items()
+        if layer.past_A is not None and layer.past_B is not None
+    }
+
+
+@torch.no_grad()
+def restack(
+    layers: Mapping[str, StackedLora], stacks: Mapping[str, Sequence[Tensor]], device: torch.device
+) -> None:
+    """Put them back, beside a pair that does nothing."""
+    for name, layer in layers.items():
+        a, b = stacks.get(name, (None, None))
+        layer.past_A = None if a is None else a.to(device)
+        layer.past_B = None if b is None else b.to(device)
+        layer.B.zero_()
 
 
 PenaltyWeight = Annotated[float | tuple[float, ...], Limits(at_least=0)]
@@ -239,8 +249,8 @@ class OLora(IncLora):
     Settings = OLoraSettings
 
     def __init__(self, kit: LanguageKit, settings: OLoraSettings) -> None:
-        self.lambda1 = _per_task("lambda1", settings.lambda1, kit.stream)
-        self.lambda2 = _per_task("lambda2", settings.lambda2, kit.stream)
+        self.lambda1 = per_task("lambda1", settings.lambda1, kit.stream)
+        self.lambda2 = per_task("lambda2", settings.lambda2, kit.stream)
         super().__init__(kit, settings)
 
     def loss(self, task: int, batch: TextBatch) -> Tensor:
@@ -248,17 +258,21 @@ class OLora(IncLora):
 
     def penalty(self, task: int) -> Tensor | float:
         """``lambda1 sum |A_past A^T| + lambda2 (||A|| + ||B||)``, summed over the layers."""
-        first, second = self.lambda1[task], self.lambda2[task]
-        total: Tensor | float = 0.0
-        for layer in self.kit.model.layers.values():
-            if first and layer.past_A is not None:
-                total = total + first * (layer.past_A @ layer.A.T).abs().sum()
-            if second:
-                total = total + second * (layer.A.norm() + layer.B.norm())
-        return total
+        return overlap(self.kit.model.layers.values(), self.lambda1[task], self.lambda2[task])
 
 
-def _per_task(
+def overlap(layers: Iterable[StackedLora], first: float, second: float) -> Tensor | float:
+    """O-LoRA's penalty: of the new A on the earlier ones, and of the size of the new pair."""
+    total: Tensor | float = 0.0
+    for layer in layers:
+        if first and layer.past_A is not None:
+            total = total + first * (layer.past_A @ layer.A.T).abs().sum()
+        if second:
+            total = total + second * (layer.A.norm() + layer.B.norm())
+    return total
+
+
+def per_task(
     field: str, value: float | tuple[float, ...], stream: Stream[TextSplit]
 ) -> tuple[float, ...]:
     """One weight per task that comes; of a list for the whole order, those left out go."""
