@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -42,8 +43,16 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         found = func(*args, **(kwargs or {}))
         name = func._schema.name.removeprefix("aten::")
         if not func.is_view and not name.startswith("empty"):
-            self.counts[name] += 1
+            self.counts["nonzero" if _chooses(name, args) else name] += 1
             written = found if found is not None else args[0]  # of operations in place on lists
             tensors = [t for t in tree_leaves((args, written)) if isinstance(t, Tensor)]
             self.bytes += sum(t.numel() * t.element_size() for t in tensors)
         return found
+
+
+def _chooses(name: str, args: Any) -> bool:
+    """Whether it is an index by truth values: how many are true must be known first."""
+    if not name.startswith(("index", "_index")):
+        return False
+    indices = [t for t in tree_leaves(args[1:2]) if isinstance(t, Tensor)]
+    return any(t.dtype in (torch.bool, torch.uint8) for t in indices)

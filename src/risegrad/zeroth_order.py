@@ -335,13 +335,15 @@ def _coefficient(slope: float, variant: Variant) -> float:
 
 def _write(chosen: Perturbed, draws: Draws, coefficients: Sequence[float]) -> None:
     """``grad = sum_k c_k z_k``, tensor by tensor: half precision is rounded once, at the end."""
+    # Through a tensor, because a number beyond the dtype's range is inf there: as Python numbers
+    # torch refuses them.
+    kinds = {drawing_dtype(tensor.dtype) for tensor in chosen.tensors}
+    wide = torch.tensor(coefficients, dtype=torch.float64, device="cpu")
+    alphas = {kind: wide.to(kind).tolist() for kind in kinds}
     for index, tensor in enumerate(chosen.tensors):
         work = drawing_dtype(tensor.dtype)
         total = torch.zeros_like(tensor, dtype=work, memory_format=torch.contiguous_format)
-        for query, coefficient in enumerate(coefficients):
-            # Through a tensor, because a number beyond the dtype's range is inf there: as Python
-            # numbers torch refuses them.
-            alpha = torch.tensor(coefficient, dtype=torch.float64).to(work).item()
+        for query, alpha in enumerate(alphas[work]):
             total.add_(chosen.direction(draws, query, index), alpha=alpha)
         tensor.grad = total.to(tensor.dtype)
 
@@ -350,7 +352,10 @@ def _clip(gradients: Sequence[Tensor | None], clip: float | None) -> float:
     """Bound the l2 norm over all gradients; returns the norm before."""
     present = [gradient for gradient in gradients if gradient is not None]
     norms = [norm(g.flatten().to(drawing_dtype(g.dtype))) for g in present]
-    total = math.hypot(*(part.item() for part in norms))
+    # One read for all that lie together: each waits for the device.
+    kinds = dict.fromkeys((part.dtype, part.device) for part in norms)
+    together = [[part for part in norms if (part.dtype, part.device) == kind] for kind in kinds]
+    total = math.hypot(*(length for parts in together for length in torch.stack(parts).tolist()))
     if clip is not None and total > clip:
         # A norm that overflowed would scale finite gradients to zero, and hide what happened.
         scale = clip / total if math.isfinite(total) else math.nan

@@ -18,6 +18,7 @@ from risegrad.memory.factor import Factor
 from risegrad.memory.informed import Informed
 from risegrad.memory.layers import LayerMemory
 from risegrad.memory.memory import Memory
+from risegrad.zeroth_order import Restore, SpsaSettings, spsa
 
 OUT, IN = 10, 12
 PARTS: dict[str, dict[str, tuple[int, ...]]] = {
@@ -83,6 +84,25 @@ def test_an_informed_step_is_as_many_operations_for_any_depth(
 def test_a_step_of_rise_or_a_control_waits_for_nothing(shaper: type[Shaper], on: On) -> None:
     _, params = layers(10, "LoRA", None)
     assert not second_step(shaper(q=4), params, on).waits
+
+
+@pytest.mark.parametrize("restore", ["copy", "arithmetic"])
+def test_an_estimate_reads_its_losses_and_one_norm(restore: Restore) -> None:
+    """However many tensors there are; and it draws and adds for each of them."""
+    found = []
+    for count in (10, 30):
+        _, params = layers(count, "LoRA", None)
+        with Operations() as seen:
+            spsa(
+                lambda params=params: sum(p.sum() for p in params.values()),
+                params,
+                SpsaSettings(q=3, clip=1.0),
+                restore=restore,
+            )
+        found.append(seen.counts)
+        assert seen.counts["_local_scalar_dense"] == 2 * 3
+        assert not seen.waits - {"_local_scalar_dense"}
+    assert found[0]["add_"] < found[1]["add_"]
 
 
 def test_the_numbers_of_all_blocks_go_to_the_device_in_one_message() -> None:

@@ -184,7 +184,7 @@ def taken(groups: Sequence[Group], number: int, seed: int) -> Sequence[Group]:
             together.append([group])
     turn, at = divmod(number, len(together))
     order = torch.randperm(len(together), generator=generator_for(seed, "keep", "pull", turn))
-    return together[int(order[at])]
+    return together[order.tolist()[at]]
 
 
 def _some(groups: Sequence[Group], most: int, seed: int, seen: int) -> list[Group]:
