@@ -14,8 +14,8 @@ from benchmarks.models import t5
 from benchmarks.timing import Ratio, at_most, measured_ratio, seconds
 from risegrad.core.shapers import Rise
 from risegrad.curvature import Measurement
+from risegrad.curvature.diagnosis.candidates import Candidates, MemoryFold
 from risegrad.curvature.diagnosis.diagnose import diagnose_operator
-from risegrad.curvature.diagnosis.rules import Candidates, MemoryFold
 from risegrad.curvature.objective import Objective
 from risegrad.curvature.products import Kind, NetworkOperator
 from risegrad.curvature.space import Space, make_space, trained_parameters

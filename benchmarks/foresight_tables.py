@@ -5,8 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from risegrad.curvature.diagnosis.recommendation import decision
-from risegrad.curvature.diagnosis.report import RULE_HEAD, rule_cells
+from risegrad.curvature.diagnosis.report import RULE_HEAD, decision, rule_cells
 from risegrad.curvature.diagnosis.rules import RuleForecast
 from riselab.common.settings import read
 

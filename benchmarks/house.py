@@ -90,8 +90,9 @@ def walks() -> Iterator[tuple[str, list[str]]]:
     nn.functional.cross_entropy(model(batches[0][0]), batches[0][1]).backward()  # type: ignore[no-untyped-call]
     optimizer.step()  # what is made once is made
     yield "a RISE step", modules_of(optimizer.step)
+    memory = risegrad.remember(model, batches)  # what is imported once is imported
     yield "remember", modules_of(lambda: risegrad.remember(model, batches))
-    memory, other = risegrad.remember(model, batches), torch.optim.SGD(model.parameters(), lr=0.1)
+    other = torch.optim.SGD(model.parameters(), lr=0.1)
     informed = risegrad.Informed(memory)
     risegrad.attach(other, informed, params=model.named_parameters(), on="update")
     other.step()

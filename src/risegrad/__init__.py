@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from risegrad.keeping.keeper import Keeper as Keeper
     from risegrad.memory.informed import Informed as Informed
     from risegrad.memory.memory import Memory as Memory
+    from risegrad.memory.penalty import retract as retract
     from risegrad.memory.remembering import remember as remember
-    from risegrad.memory.retraction import retract as retract
     from riselab.frontier.search import frontier as frontier
 
 find_moved_modules()

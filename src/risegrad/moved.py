@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -35,6 +35,7 @@ MOVED = {
     "risegrad.common.declared_fields": "riselab.common.settings",
     "risegrad.common.settings": "riselab.common.settings",
     "risegrad.core.whole_steps": "risegrad.core.shards",
+    "risegrad.memory.retraction": "risegrad.memory.penalty",
     "risegrad.lab.frontier": "riselab.frontier",
     "risegrad.lab.frontier.frontier_settings": "riselab.frontier.problem",
     "risegrad.lab.records": "riselab.records",
@@ -42,26 +43,6 @@ MOVED = {
     "risegrad.lab.running": "riselab.running",
     "risegrad.lab.running.run_trackers": "riselab.running.trackers",
 }
-
-
-GONE = {
-    "RememberCallback": "KeepCallback of risegrad.integrations.keep, or of .lightning",
-    "InformedPlugin": "KeepPlugin of risegrad.integrations.avalanche",
-}
-
-
-def gone(module: str) -> Callable[[str], Any]:
-    """A module's ``__getattr__``, which says what to use in the place of a name that is gone."""
-
-    def find(name: str) -> Any:
-        if name in GONE:
-            raise ImportError(
-                f"{module}.{name} is gone: use {GONE[name]}; a memory of your own shapes with "
-                "risegrad.attach(optimizer, risegrad.Informed(memory), ...)"
-            )
-        raise AttributeError(f"module {module!r} has no attribute {name!r}")
-
-    return find
 
 
 class _Moved:

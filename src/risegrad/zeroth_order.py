@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,23 +22,19 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from risegrad.common.checks import check_choice, check_int, check_number, check_positive_int
+from risegrad.common.checks import (
+    check_choice,
+    check_int,
+    check_kind,
+    check_number,
+    check_positive_int,
+)
 from risegrad.core.arithmetic import norm
 from risegrad.core.blocks import listing
 from risegrad.core.coverage import Named, plain_name
 from risegrad.core.draws import Draws, drawing_dtype
 from risegrad.core.undisturbed import Closure, LossEvaluator
 from risegrad.theory.calibration import mean_factor
-
-__all__ = [
-    "RESTORES",
-    "VARIANTS",
-    "Restore",
-    "SpsaEstimate",
-    "SpsaSettings",
-    "Variant",
-    "spsa",
-]
 
 Restore = Literal["copy", "arithmetic"]
 RESTORES: tuple[Restore, ...] = ("copy", "arithmetic")
@@ -48,53 +43,33 @@ Direction = Callable[[int], Tensor]
 """The direction of the tensor with this index, made when asked: one at a time is alive."""
 
 
-class Walk(ABC):
-    """Tensors that stand at ``theta + offset * direction``; at first the offset is 0."""
+class Walk:
+    """Tensors that stand at ``theta + offset * direction``; at first the offset is 0.
 
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
+    From a copy nothing is left over, not even rounding. Without copies differences of offsets are
+    added, as MeZO does, and each move rounds once.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor], restore: Restore) -> None:
+        check_choice("restore", restore, RESTORES)
         self.tensors = tensors
-
-    @abstractmethod
-    def to(self, offset: float, direction: Direction) -> None:
-        """Stand at ``theta + offset * direction``."""
-
-    @abstractmethod
-    def home(self) -> None:
-        """Stand at ``theta`` again."""
-
-
-class CopyWalk(Walk):
-    """Starts from a copy every time, so that nothing is left over, not even rounding."""
-
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        super().__init__(tensors)
-        self.copies = [tensor.clone() for tensor in tensors]
-
-    def to(self, offset: float, direction: Direction) -> None:
-        for index, (tensor, copy) in enumerate(zip(self.tensors, self.copies, strict=True)):
-            tensor.copy_(copy).add_(direction(index), alpha=offset)
-
-    def home(self) -> None:
-        for tensor, copy in zip(self.tensors, self.copies, strict=True):
-            tensor.copy_(copy)
-
-
-class ArithmeticWalk(Walk):
-    """Adds differences of offsets, as MeZO does: no copy, and each move rounds once."""
-
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        super().__init__(tensors)
+        self.copies = [tensor.clone() for tensor in tensors] if restore == "copy" else None
         self.offset = 0.0
         self.direction: Direction | None = None
 
     def to(self, offset: float, direction: Direction) -> None:
-        if direction is not self.direction:
+        """Stand at ``theta + offset * direction``."""
+        if self.copies is not None or direction is not self.direction:
             self.home()
         self._add(offset - self.offset, direction)
-        self.offset, self.direction = offset, direction
+        self.offset, self.direction = (0.0, None) if self.copies else (offset, direction)
 
     def home(self) -> None:
-        if self.direction is not None:
+        """Stand at ``theta`` again."""
+        if self.copies is not None:
+            for tensor, copy in zip(self.tensors, self.copies, strict=True):
+                tensor.copy_(copy)
+        elif self.direction is not None:
             self._add(-self.offset, self.direction)
         self.offset, self.direction = 0.0, None
 
@@ -106,8 +81,7 @@ class ArithmeticWalk(Walk):
 @contextmanager
 def walking(tensors: Sequence[Tensor], restore: Restore) -> Iterator[Walk]:
     """A walk that ends where it began, whatever happens on the way."""
-    check_choice("restore", restore, RESTORES)
-    walk = CopyWalk(tensors) if restore == "copy" else ArithmeticWalk(tensors)
+    walk = Walk(tensors, restore)
     try:
         yield walk
     finally:
@@ -257,7 +231,13 @@ class SpsaSettings:
         check_number("epsilon", self.epsilon, above=0)
         if self.clip is not None:
             check_number("clip", self.clip, above=0)
-        _check_choices(self.variant, self.norm_matched)
+        check_choice("variant", self.variant, VARIANTS)
+        check_kind("norm_matched", self.norm_matched, bool, "True or False")
+        if self.norm_matched and self.variant == "sign":
+            raise ValueError(
+                "norm_matched must be False with variant 'sign': without the slopes there is no "
+                "norm of a gradient to match; got True"
+            )
 
 
 @torch.no_grad()
@@ -286,7 +266,9 @@ def spsa(
     >>> weight.tolist()
     [1.0, 2.0]
     """
-    s = _check_call(closure, settings)
+    if not callable(closure):
+        raise TypeError(f"closure must be callable, got {type(closure).__name__}")
+    s = check_kind("settings", settings or SpsaSettings(), SpsaSettings, "SpsaSettings or None")
     seed, step = check_int("seed", seed), check_int("step", step)
     chosen = perturbed(params)
     draws = Draws(seed, step)
@@ -362,22 +344,3 @@ def _clip(gradients: Sequence[Tensor | None], clip: float | None) -> float:
         for gradient in present:
             gradient.mul_(scale)
     return total
-
-
-def _check_call(closure: object, settings: object) -> SpsaSettings:
-    if not callable(closure):
-        raise TypeError(f"closure must be callable, got {type(closure).__name__}")
-    if not isinstance(settings, SpsaSettings | None):
-        raise TypeError(f"settings must be SpsaSettings or None, got {type(settings).__name__}")
-    return settings or SpsaSettings()
-
-
-def _check_choices(variant: str, norm_matched: object) -> None:
-    check_choice("variant", variant, VARIANTS)
-    if not isinstance(norm_matched, bool):
-        raise TypeError(f"norm_matched must be True or False, got {norm_matched!r}")
-    if norm_matched and variant == "sign":
-        raise ValueError(
-            "norm_matched must be False with variant 'sign': without the slopes there is no "
-            "norm of a gradient to match; got True"
-        )

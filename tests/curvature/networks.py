@@ -36,6 +36,10 @@ def batches(sizes: tuple[int, ...] = (6, 4), seed: int = 1) -> list[Pair]:
     ]
 
 
+def dense(operator: Operator) -> Tensor:
+    return operator @ torch.eye(operator.space.d, dtype=operator.space.dtype)
+
+
 def parts(
     model: nn.Module, data: list[Pair], rise: Rise | None = None, loss: nn.Module | None = None
 ) -> tuple[Objective, Space, dict[str, Tensor]]:

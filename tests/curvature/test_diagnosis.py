@@ -35,18 +35,18 @@ def test_formulas_are_those_of_the_theory(kind):
     moments = theory.blockwise_moments(h, g, SIZES, QUERIES, ETA)
     gap = theory.blockwise_gap_parts(h, g, SIZES, QUERIES, ETA)
     control = theory.scaled_fo_direction(g, SIZES, QUERIES)
-    assert_close(found["damage.fo"], theory.fo_damage(h, g, ETA))
-    assert_close(found["damage.scaled_fo"], theory.fo_damage(h, control, ETA))
-    assert_close(found["damage.rise"], moments.mean)
-    assert_close(found["damage.rise_std"], moments.std)
-    assert_close(found["gap.total"], gap.total)
+    assert_close(found["fo"], theory.fo_damage(h, g, ETA))
+    assert_close(found["scaled_fo"], theory.fo_damage(h, control, ETA))
+    assert_close(found["rise"], moments.mean)
+    assert_close(found["rise_std"], moments.std)
+    assert_close(found["gap"], gap.total)
     assert_close(found["block.S"], theory.shaping_scores(h, g, SIZES, QUERIES, ETA))
     assert_close(found["block.lambda_avg"], theory.damage_densities(h, SIZES))
     assert_close(found["block.raw_C"], theory.coupling_scores(h, SIZES))
     covariances = [ETA**2 * c for c in theory.blockwise_covariances(g, SIZES, QUERIES)]
     assert_close(found["block.C"], theory.coupling_scores(h, SIZES, covariances))
     assert_close(found["lambda_dir"], theory.directional_curvature(h, g))
-    assert_close(found["block.fo"].sum(), found["damage.fo"])
+    assert_close(found["block.fo"].sum(), found["fo"])
 
 
 def test_covariance_from_scalars():
@@ -78,12 +78,12 @@ def test_predictions_are_what_happens_on_a_quadratic(kind):
     x = draws_of(g)
     damage = ETA**2 / 2 * ((x @ h) * x).sum(1)
     change = damage - ETA * x @ past
-    assert standard_scores(damage, found["damage.rise"]) < STANDARD_ERRORS
-    assert standard_scores(change, found["change.rise"]) < STANDARD_ERRORS
-    for sample, name in ((damage, "damage.rise_std"), (change, "change.rise_std")):
+    assert standard_scores(damage, found["rise"]) < STANDARD_ERRORS
+    assert standard_scores(change, found["change_rise"]) < STANDARD_ERRORS
+    for sample, name in ((damage, "rise_std"), (change, "change_rise_std")):
         squares = (sample - sample.mean()).square()
         assert standard_scores(squares, found[name].square()) < STANDARD_ERRORS
-    assert_close(found["change.fo"], -ETA * past @ g + ETA**2 / 2 * g @ h @ g)
+    assert_close(found["change_fo"], -ETA * past @ g + ETA**2 / 2 * g @ h @ g)
 
 
 def test_covariance_noise_has_the_mean_and_its_own_deviation():
@@ -94,9 +94,9 @@ def test_covariance_noise_has_the_mean_and_its_own_deviation():
     x = theory.scaled_fo_direction(g, SIZES, QUERIES)
     x = x + torch.randn(40_000, D, dtype=torch.float64) @ roots.mT
     damage = ETA**2 / 2 * ((x @ h) * x).sum(1)
-    assert standard_scores(damage, found["damage.rise"]) < STANDARD_ERRORS
+    assert standard_scores(damage, found["rise"]) < STANDARD_ERRORS
     squares = (damage - damage.mean()).square()
-    expected = found["damage.covariance_noise_std"].square()
+    expected = found["covariance_noise_std"].square()
     assert standard_scores(squares, expected) < STANDARD_ERRORS
 
 

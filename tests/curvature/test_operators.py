@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from curvature.networks import asymmetry, batches, dense_curvature, network, operator, parts
+from curvature.networks import asymmetry, batches, dense, dense_curvature, network, operator, parts
 from references import STANDARD_ERRORS, assert_close
 from risegrad.curvature.products import KINDS, NetworkOperator
 
@@ -13,14 +13,14 @@ from risegrad.curvature.products import KINDS, NetworkOperator
 def test_products_are_those_of_the_dense_matrix(kind):
     model, data = network(), batches()
     subject = operator(model, data, kind, columns=7)
-    assert_close(subject.dense(), dense_curvature(model, data, subject.space, kind))
+    assert_close(dense(subject), dense_curvature(model, data, subject.space, kind))
     assert subject.products == subject.space.d
 
 
 def test_the_sampled_fisher_averages_to_the_ggn():
     model, data = network(), batches((5, 3))
     _, space, _ = parts(model, data)
-    draws = torch.stack([operator(model, data, "fisher", seed=seed, columns=50).dense()
+    draws = torch.stack([dense(operator(model, data, "fisher", seed=seed, columns=50))
                          for seed in range(100)])  # fmt: skip
     expected = dense_curvature(model, data, space, "ggn")
     error = draws.std(0) / len(draws) ** 0.5
@@ -42,7 +42,7 @@ def test_the_sampled_fisher_of_many_samples_is_closer():
     _, space, _ = parts(model, data)
     exact = dense_curvature(model, data, space, "ggn")
     errors = [
-        (operator(model, data, "fisher", samples=n, columns=50).dense() - exact).norm()
+        (dense(operator(model, data, "fisher", samples=n, columns=50)) - exact).norm()
         for n in (1, 400)
     ]
     assert errors[1] < errors[0] / 4
@@ -72,7 +72,7 @@ def test_a_loss_that_sums():
     model, data = network(), batches()
     mean = operator(model, data, "hessian", columns=50)
     total = operator(model, data, "hessian", loss=nn.CrossEntropyLoss(reduction="sum"), columns=50)
-    assert_close(total.dense(), 10 * mean.dense())
+    assert_close(dense(total), 10 * dense(mean))
 
 
 def test_uneven_batches_count_by_their_examples():
@@ -81,8 +81,8 @@ def test_uneven_batches_count_by_their_examples():
     joined = [(torch.cat([first[0], second[0]]), torch.cat([first[1], second[1]]))]
     for kind in ("hessian", "ggn", "empirical-fisher"):
         assert_close(
-            operator(model, joined, kind, columns=50).dense(),
-            operator(model, [first, second], kind, columns=50).dense(),
+            dense(operator(model, joined, kind, columns=50)),
+            dense(operator(model, [first, second], kind, columns=50)),
         )
 
 
@@ -91,7 +91,7 @@ def test_frozen_parameters_stay_out():
     model[0].weight.requires_grad_(False)
     subject = operator(model, batches())
     assert subject.space.names == ("0.bias", "2.weight", "2.bias")
-    assert_close(subject.dense(), dense_curvature(model, batches(), subject.space, "ggn"))
+    assert_close(dense(subject), dense_curvature(model, batches(), subject.space, "ggn"))
 
 
 def test_a_plain_function_as_loss():
@@ -100,4 +100,4 @@ def test_a_plain_function_as_loss():
         model, data, loss=lambda p, y: nn.functional.cross_entropy(p, y)
     )
     subject = NetworkOperator(objective, space, parameters, "hessian")
-    assert_close(subject.dense(), dense_curvature(model, data, space, "hessian"))
+    assert_close(dense(subject), dense_curvature(model, data, space, "hessian"))

@@ -15,8 +15,8 @@ from references import STANDARD_ERRORS
 from risegrad import Informed, Rise, attach, diagnose, remember
 from risegrad.curvature import DenseOperator, Measurement, ProductBudget
 from risegrad.curvature.diagnosis.diagnose import diagnose_operator
-from risegrad.curvature.diagnosis.inputs import optimizer_of, plain_step, signs
-from risegrad.curvature.diagnosis.recommendation import decision
+from risegrad.curvature.diagnosis.inputs import plain_step, signs
+from risegrad.curvature.diagnosis.report import decision
 from risegrad.curvature.diagnosis.rules import (
     ADAM,
     FO,
@@ -167,24 +167,11 @@ def test_the_decision_names_the_optimizer():
     assert decision(found.rules).startswith("Use plain Adam's own steps: no rule does clearly")
 
 
-class FakeTrainer:
-    """What of a Trainer says which optimizer it has."""
-
-    def __init__(self, optim, optimizer=None):
-        self.args = type("Args", (), {"optim": optim})()
-        self.optimizer = optimizer
-
-
-def test_which_optimizer_it_is():
+def test_plain_descent_is_the_gradients_own_step():
     model = network()
-    made = torch.optim.SGD(model.parameters(), lr=0.1)
-    assert optimizer_of(None, model) == "sgd"
-    assert optimizer_of(None, FakeTrainer("adamw_torch")) == "adam"
-    assert optimizer_of(None, FakeTrainer("sgd")) == "sgd"
-    assert optimizer_of(None, FakeTrainer("adamw_torch", made)) is made
     parameters = trained_parameters(model)
     where = make_space(parameters, Rise())
-    g = torch.ones(where.d, dtype=where.dtype)
+    made, g = torch.optim.SGD(model.parameters(), lr=0.1), torch.ones(where.d, dtype=where.dtype)
     assert plain_step(made, g, where, parameters) is None
 
 
@@ -192,7 +179,7 @@ def test_which_optimizer_it_is():
     ("given", "error", "message"),
     [
         ("adm", ValueError, "optimizer must be one of sgd, adam; got 'adm'"),
-        (3, TypeError, "optimizer must be 'sgd', 'adam' or a torch optimizer, got int"),
+        (3, TypeError, "optimizer must be 'sgd', 'adam' or a torch optimizer, got 3"),
         (torch.optim.Adam([nn.Parameter(torch.ones(2))]), ValueError,
          "optimizer must hold parameters of the model"),
     ],

@@ -14,7 +14,7 @@ from risegrad import Informed, Memory, Rise, attach, diagnose, remember
 from risegrad.curvature import DenseOperator, Measurement, ProductBudget
 from risegrad.curvature.damage import Bends, priced
 from risegrad.curvature.diagnosis.diagnose import diagnose_operator
-from risegrad.curvature.diagnosis.recommendation import best_rule, decision
+from risegrad.curvature.diagnosis.report import best_rule, decision
 from risegrad.curvature.diagnosis.rules import ADAM, FO, ISOTROPIC, RISE, SCALED, RuleForecast
 from risegrad.curvature.estimates import Estimate
 from risegrad.curvature.space import make_space, trained_parameters
@@ -109,20 +109,10 @@ def test_without_a_memory_halves_are_judged_on_each_other():
 
 
 def test_a_batch_that_is_hard_on_every_rule_tells_nothing():
-    hard = torch.tensor([[1.0], [1.0], [10.0]], dtype=torch.float64)
-    gain = torch.ones(1)
-    same = priced(Bends.of(0.5 * hard, gain), Bends.of(hard, gain))
+    hard, gain = torch.tensor([1.0, 1.0, 10.0], dtype=torch.float64), torch.ones(3)
+    same = priced(Bends(0.5 * hard, gain), Bends(hard, gain))
     assert same.share == Estimate(0.5, pytest.approx(0.0, abs=1e-12), 1)
     assert same.efficiency.error > 0.01
-
-
-def test_draws_in_pairs():
-    """Errors shrink where both rules saw the same batches."""
-    generator = torch.Generator().manual_seed(0)
-    bends = 1 + torch.rand(1, 4, generator=generator, dtype=torch.float64)
-    gains = torch.ones(4)
-    assert priced(Bends.of(3 * bends, gains), Bends.of(bends, gains)).share.error < 1e-12
-    assert priced(Bends.of(3 * bends, gains), Bends.of(bends[:, :1], gains[:1])).share.error > 0.01
 
 
 def forecast(name, share, error=0.0, progress=0.5):
@@ -240,7 +230,7 @@ def test_recommend_gives_what_can_be_attached():
            params=model.named_parameters())  # fmt: skip
     assert "must not be used to predict" in str(found) or "can be trusted here" in str(found)
     assert json.dumps(found.to_dict(), allow_nan=False)
-    assert found._repr_html_().startswith("<pre>Use informed")
+    assert str(found).startswith("Use informed")
 
 
 def test_nothing_is_worth_it():
@@ -283,8 +273,8 @@ def test_tensors_are_cut_into_batches():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: diagnose(3, [], []), TypeError, "model must be a torch module or a transformers"),
-        (lambda: diagnose(network(), batches()), TypeError, "incoming must be batches of what is"),
+        (lambda: diagnose(network(), batches(), None), TypeError,
+         "incoming must be a list or a loader of batches, got NoneType"),
         (lambda: diagnose(network(), (torch.ones(3, 4), torch.ones(2)), batches()), ValueError,
          "inputs and target must have equally many rows, got 3 and 2"),
         (lambda: Measurement(dampings=(0.3, 0.0)), ValueError, "damping must be"),

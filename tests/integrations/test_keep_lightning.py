@@ -135,15 +135,3 @@ def test_two_optimizers_need_a_choice(tmp_path: Path) -> None:
 def test_what_is_no_batch_is_named(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="batches must be a list or a loader of batches, got Tens"):
         fit(Callable(), tmp_path, callbacks=[KeepCallback(data()[0])])
-
-
-def test_an_old_name_says_what_came_in_its_place() -> None:
-    for module, old_name, new in [
-        ("lightning", "RememberCallback", "KeepCallback"),
-        ("transformers", "RememberCallback", "KeepCallback"),
-    ]:
-        whole = f"risegrad.integrations.{module}"
-        with pytest.raises(ImportError, match=f"{whole}.{old_name} is gone: use {new}"):
-            exec(f"from {whole} import {old_name}")
-        with pytest.raises(ImportError, match="cannot import name 'Other'"):
-            exec(f"from {whole} import Other")

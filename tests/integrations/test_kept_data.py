@@ -153,12 +153,12 @@ def test_batches_stay_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("examples", "template", "message"),
     [
-        ("one two", PLAIN, r"a single text, 'one two': give a list of texts"),
+        ("one two", PLAIN, r"a single text, 'one two': pass a list of texts"),
         (CHATS, None, "messages need a chat template, and .* has none: set"),
         ([{"prompt": "one", "completion": said("one", "two")}], PLAIN, "must both be texts, or"),
-        ([{"text": 3}], PLAIN, "'text' must be a text, got int: give texts"),
-        ([{"text": None}], PLAIN, "examples with 'text' hold no text: give texts"),
-        ([{"messages": "one"}], PLAIN, "examples with 'messages' hold no text: give texts"),
+        ([{"text": 3}], PLAIN, "'text' must be a text, got int: pass texts"),
+        ([{"text": None}], PLAIN, "examples with 'text' hold no text: pass texts"),
+        ([{"messages": "one"}], PLAIN, "examples with 'messages' hold no text: pass texts"),
     ],
 )
 def test_says_what_to_give(examples: Any, template: str | None, message: str) -> None:
@@ -170,14 +170,14 @@ def test_says_what_to_give_without_a_tokenizer() -> None:
     with pytest.raises(TypeError, match="these are texts, and there is no tokenizer"):
         next(iter(prepared(TEXTS, writer())))
     split = datasets.DatasetDict({"train": datasets.Dataset.from_list(PAIRS)})
-    with pytest.raises(TypeError, match="several splits, train: give one of them"):
+    with pytest.raises(TypeError, match="several splits, train: pass one of them"):
         prepared(split, writer())
     other = datasets.Dataset.from_list([{"question": "one", "answer": "two"}] * 3)
     form = TextForm(tokenizer())
     from transformers import default_data_collator
 
     loader = torch.utils.data.DataLoader([], collate_fn=default_data_collator)
-    with pytest.raises(TypeError, match="'question', 'answer' cannot be collated: give texts"):
+    with pytest.raises(TypeError, match="'question', 'answer' cannot be collated: pass texts"):
         next(iter(prepared(other, writer(), form, loader)))
 
 

@@ -22,8 +22,7 @@ from memory.subjects import (
 from memory.test_sides import Pictures, images, inputs_only, weight_of
 from references import assert_close
 from risegrad.memory.layers import named_parameters, role_of
-from risegrad.memory.penalty import Anchor
-from risegrad.memory.retraction import interpolate, retract
+from risegrad.memory.penalty import Anchor, interpolate, retract
 
 SUBJECTS = {
     "linear": (network, vectors),
@@ -141,9 +140,7 @@ def test_an_anchor_holds_what_is_trained_and_nothing_else():
 
 def test_missing_and_wrong_anchors_are_named():
     model, memory, anchor, _ = moved("linear")
-    with pytest.raises(
-        ValueError, match=r"anchor does not hold 0.\w+, which is trained: make it by"
-    ):
+    with pytest.raises(ValueError, match=r"anchor lacks 0.\w+, which is trained: create it with"):
         memory.penalty(model)
     wrong = Anchor({n: v[:1] for n, v in anchor.values.items()})
     with pytest.raises(ValueError, match=r"anchor is of another model: 0.weight has shape"):
@@ -250,7 +247,7 @@ def test_bad_retractions():
     with pytest.raises(ValueError, match=r"before holds the model's own 0.weight, .* copy the"):
         risegrad.retract(model, model.state_dict(), memory)
     new = risegrad.remember(model, vectors(), examples=None, layers=["0"])
-    with pytest.raises(ValueError, match="memory of the new task does not know layer '2'"):
+    with pytest.raises(ValueError, match="memory of the new task has no layer '2'"):
         risegrad.retract(model, anchor, memory, new=new)
 
 

@@ -362,7 +362,7 @@ def test_texts_with_a_tokenizer():
     found = risegrad.remember(gpt2(), ["one two three", "four fives"] * 4, tokenizer=Words())
     assert found.source["examples"] == 8
     assert found.source["predictions"] == 4 * (2 + 1)
-    with pytest.raises(TypeError, match="there is no tokenizer: give tokenizer="):
+    with pytest.raises(TypeError, match="there is no tokenizer: pass tokenizer="):
         risegrad.remember(gpt2(), ["one two three"])
 
 

@@ -676,7 +676,7 @@ def test_what_counts_as_one_number(result):
 
 
 def test_settings_are_an_object():
-    with pytest.raises(TypeError, match="settings must be SpsaSettings or None, got int"):
+    with pytest.raises(TypeError, match="settings must be SpsaSettings or None, got 4"):
         zeroth_order.spsa(lambda: 1.0, parameters(), 4)
 
 

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from risegrad.curvature.diagnosis.inputs import Measurement as Measurement
     from risegrad.curvature.diagnosis.report import Diagnosis as Diagnosis
     from risegrad.curvature.estimates import ProductBudget as ProductBudget
-    from risegrad.curvature.estimates import flat_signal as flat_signal
-    from risegrad.curvature.estimates import top_eigenvalue as top_eigenvalue
     from risegrad.curvature.products import DenseOperator as DenseOperator
     from risegrad.curvature.products import NetworkOperator as NetworkOperator
 

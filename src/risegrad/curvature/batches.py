@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,33 +12,54 @@ IGNORED = -100
 """transformers' label for positions that do not count."""
 
 
+def mapped(function: Callable[[Tensor], Any], batch: Any) -> Any:
+    """A function of every tensor of a batch, in the batch's form; sequences become tuples."""
+    if isinstance(batch, Tensor):
+        return function(batch)
+    if isinstance(batch, Mapping):
+        return {key: mapped(function, value) for key, value in batch.items()}
+    if isinstance(batch, Sequence) and not isinstance(batch, str):
+        return tuple(mapped(function, value) for value in batch)
+    return batch
+
+
 def moved(batch: Any, device: torch.device) -> Any:
     """The batch with its tensors on the device."""
-    if isinstance(batch, Tensor):
-        return batch.to(device)
-    if isinstance(batch, Mapping):
-        return {key: moved(value, device) for key, value in batch.items()}
-    if isinstance(batch, Sequence) and not isinstance(batch, str):
-        return tuple(moved(value, device) for value in batch)
-    return batch
+    return mapped(lambda tensor: tensor.to(device), batch)
+
+
+def chosen(batch: Any, index: Tensor | slice, size: int) -> Any:
+    """Some of the ``size`` examples of a batch; what is not one for each example stays."""
+
+    def some(tensor: Tensor) -> Tensor:
+        if not tensor.ndim or len(tensor) != size:
+            return tensor
+        return tensor[index.to(tensor.device) if isinstance(index, Tensor) else index]
+
+    return mapped(some, batch)
+
+
+def tensors_of(batch: Any) -> list[Tensor]:
+    """All tensors of a batch, in its order."""
+    found: list[Tensor] = []
+    mapped(found.append, batch)
+    return found
 
 
 def size_of(batch: Any) -> int:
     """Examples in a batch: the first dimension of its first tensor."""
-    first = _first_tensor(batch)
+    first = next(iter(tensors_of(batch)), None)
     if first is None or first.ndim == 0 or first.shape[0] == 0:
         raise ValueError(f"a batch must hold at least one example, got {form_of(batch)}")
     return first.shape[0]
 
 
-def _first_tensor(batch: Any) -> Tensor | None:
-    if isinstance(batch, Tensor):
-        return batch
-    if isinstance(batch, Mapping):
-        batch = tuple(batch.values())
-    if isinstance(batch, tuple):
-        return next((found for part in batch if (found := _first_tensor(part)) is not None), None)
-    return None
+def check_batches(name: str, given: object) -> Iterable[Any]:
+    """A list or loader, and not a single batch."""
+    if isinstance(given, Mapping | Tensor | str) or not isinstance(given, Iterable):
+        kind = type(given).__name__
+        raise TypeError(f"{name} must be a list or a loader of batches, got {kind}")
+    return given
 
 
 def form_of(batch: Any) -> str:

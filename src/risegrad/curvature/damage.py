@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -89,7 +89,7 @@ def _past_covariance(g: GradientTerms, p: ProbeTerms, c: Calibration) -> Tensor:
 
 
 def evaluate(g: GradientTerms, p: ProbeTerms, c: Calibration, eta: float) -> Numbers:
-    """Everything the diagnosis reports, as float64 vectors (one entry per block) and totals."""
+    """The fields of ``Totals``, and the scores of each block (float64, one entry per block)."""
     half, ghg = eta**2 / 2, g.ghg
     fo = half * g.rows_fo.sum()
     matched = half * (c.a * g.rows_mean).sum()
@@ -104,16 +104,16 @@ def evaluate(g: GradientTerms, p: ProbeTerms, c: Calibration, eta: float) -> Num
     linear_fo, linear_mean = -eta * g.past_g.sum(), -eta * (c.a * g.past_g).sum()
     return {
         **_block_scores(g, p, c, eta, pairs),
-        "damage.fo": fo,
-        "damage.scaled_fo": matched,
-        "damage.rise": rise,
-        "damage.rise_std": _root(eta**4 * variance),
-        "damage.covariance_noise_std": _root(eta**4 * gaussian),
-        "gap.total": fo - rise,
-        "change.fo": linear_fo + fo,
-        "change.scaled_fo": linear_mean + matched,
-        "change.rise": linear_mean + rise,
-        "change.rise_std": _root(change),
+        "fo": fo,
+        "scaled_fo": matched,
+        "rise": rise,
+        "rise_std": _root(eta**4 * variance),
+        "covariance_noise_std": _root(eta**4 * gaussian),
+        "gap": fo - rise,
+        "change_fo": linear_fo + fo,
+        "change_scaled_fo": linear_mean + matched,
+        "change_rise": linear_mean + rise,
+        "change_rise_std": _root(change),
         "lambda_dir": g.rows_fo.sum() / g.g2.sum(),
         "lambda_avg": p.trace.sum() / c.d.sum(),
     }
@@ -139,84 +139,49 @@ def _root(square: Tensor) -> Tensor:
     return square.clamp_min(0).sqrt()
 
 
-Kept = Tensor
-"""Which batches, or which draws, are counted (bool)."""
-
-
 @dataclass(frozen=True)
 class Bends:
-    """``x'Hx`` by batches and draws (P, K), and the progress ``g'x`` that belongs to it (P, K)."""
+    """``x'Hx`` of one step by batches (P), and the progress ``g'x`` that belongs to it (P)."""
 
     bends: Tensor
     gains: Tensor
 
-    @staticmethod
-    def of(bends: Tensor, gains: Tensor) -> Bends:
-        """With one progress per draw (K), the same for all batches."""
-        return Bends(bends, gains.double().cpu().expand_as(bends))
-
-    @property
-    def draws(self) -> int:
-        """How many draws there are; a rule without randomness has one."""
-        return self.bends.shape[1]
-
-    def price(self, parts: Kept, draws: Kept) -> Tensor:
-        """``sum_p mean_k x'H_p x/(mean_k g'x)^2``; twice the damage of one unit of progress."""
-        bends = self.bends[parts][:, draws].mean(1)
-        gains = self.gains[parts][:, draws].mean(1)
-        return (bends / gains.square()).sum()
+    def price(self, batches: Tensor) -> Tensor:
+        """``sum_p x'H_p x/(g'x)^2`` of some batches (bool); twice the damage of unit progress."""
+        return (self.bends / self.gains.square())[batches].sum()
 
 
 @dataclass(frozen=True)
 class Priced:
     """One rule beside FO."""
 
-    efficiency: Estimate
-    """``e = (g'x)^2/x'Hx``"""
-    gain: Estimate
-    """``Gamma = e(x)/e(g)``: FO's damage over this rule's at equal progress"""
     share: Estimate
     """``1/Gamma``: this rule's damage in parts of FO's at equal progress"""
+    gain: Estimate
+    """``Gamma = e(x)/e(g)``: FO's damage over this rule's at equal progress"""
+    efficiency: Estimate
+    """``e = (g'x)^2/x'Hx``"""
 
 
 def priced(rule: Bends, fo: Bends) -> Priced:
-    """A rule and FO over the same batches; as many draws of both belong together in pairs."""
+    """A rule and FO over the same batches; errors by leaving out one batch after the other."""
+    count = len(rule.bends)
 
-    def share(parts: Kept, draws: Kept) -> Tensor:
-        paired = draws if rule.draws == fo.draws else _all(fo.draws)
-        return rule.price(parts, draws) / fo.price(parts, paired)
+    def share(batches: Tensor) -> Tensor:
+        return rule.price(batches) / fo.price(batches)
 
     return Priced(
-        efficiency=_estimate(rule, lambda parts, draws: 1 / _whole(rule, parts, draws)),
-        gain=_estimate(rule, lambda parts, draws: 1 / share(parts, draws)),
-        share=_estimate(rule, share),
+        share=_estimate(share, count),
+        gain=_estimate(lambda batches: 1 / share(batches), count),
+        # As if the batches that are counted were all.
+        efficiency=_estimate(lambda b: 1 / (rule.price(b) * count / b.sum()), count),
     )
 
 
-def _whole(rule: Bends, parts: Kept, draws: Kept) -> Tensor:
-    """The price as if the batches that are counted were all."""
-    return rule.price(parts, draws) * len(parts) / parts.sum()
-
-
-def _estimate(rule: Bends, value: Callable[[Kept, Kept], Tensor]) -> Estimate:
-    parts, draws = _all(len(rule.bends)), _all(rule.draws)
-    square = torch.zeros((), dtype=torch.float64)
-    for left in (
-        [value(kept, draws) for kept in _without_one(parts)],
-        [value(parts, kept) for kept in _without_one(draws)],
-    ):
-        if len(left) > 1:
-            found, n = torch.stack(left), len(left)
-            square += (n - 1) / n * (found - found.mean()).square().sum()
-    return Estimate(value(parts, draws).item(), square.sqrt().item(), rule.draws)
-
-
-def _all(count: int) -> Kept:
-    return torch.ones(count, dtype=torch.bool)
-
-
-def _without_one(everyone: Kept) -> Iterator[Kept]:
-    for number in range(len(everyone) if len(everyone) > 1 else 0):
-        kept = everyone.clone()
-        kept[number] = False
-        yield kept
+def _estimate(value: Callable[[Tensor], Tensor], count: int) -> Estimate:
+    everyone, error = torch.ones(count, dtype=torch.bool), 0.0
+    if count > 1:
+        left = torch.stack([value(torch.arange(count) != one) for one in range(count)])
+        square = (count - 1) / count * (left - left.mean()).square().sum()
+        error = square.sqrt().item()
+    return Estimate(value(everyone).item(), error, 1)

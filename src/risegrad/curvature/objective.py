@@ -10,9 +10,11 @@ the loss one function of the parameters, the same at every call, and its curvatu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -23,82 +25,39 @@ from torch.overrides import TorchFunctionMode
 
 from risegrad.core.blocks import listing
 from risegrad.core.shapers import Shaper
-from risegrad.curvature.batches import check_same_form, moved, size_of
+from risegrad.curvature.batches import check_batches, check_same_form, moved, size_of
 from risegrad.curvature.space import Space, make_space
-from risegrad.curvature.targets import Predict, check_labels, choose_predict
+from risegrad.curvature.targets import Predict, check_labels, choose_predict, evaluating
 
 
-def layer_norm(
-    input: Tensor,
-    normalized_shape: Sequence[int],
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
-) -> Tensor:
+def layer_norm(given: Any) -> Tensor:
     """``(x - mean)/sqrt(var + eps) * weight + bias`` over the last dimensions."""
-    over = tuple(range(-len(normalized_shape), 0))
-    return _affine(_standardized(input, over, eps), weight, bias)
+    over = tuple(range(-len(given.normalized_shape), 0))
+    return _affine(_standardized(given.input, over, given.eps), given.weight, given.bias)
 
 
-def group_norm(
-    input: Tensor,
-    num_groups: int,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
-) -> Tensor:
+def group_norm(given: Any) -> Tensor:
     """The same over groups of channels, the second dimension."""
-    grouped = input.reshape(input.shape[0], num_groups, -1)
-    plain = _standardized(grouped, (-1,), eps).reshape(input.shape)
-    return _affine(plain, *_by_channel(input, weight, bias))
+    x = given.input
+    plain = _standardized(x.reshape(x.shape[0], given.num_groups, -1), (-1,), given.eps)
+    return _affine(plain.reshape(x.shape), *_by_channel(x, given.weight, given.bias))
 
 
-def rms_norm(
-    input: Tensor,
-    normalized_shape: Sequence[int],
-    weight: Tensor | None = None,
-    eps: float | None = None,
-) -> Tensor:
+def rms_norm(given: Any) -> Tensor:
     """``x/sqrt(mean(x^2) + eps) * weight`` over the last dimensions."""
-    over = tuple(range(-len(normalized_shape), 0))
-    least = torch.finfo(input.dtype).eps if eps is None else eps
-    return _affine(input * (input.square().mean(over, keepdim=True) + least).rsqrt(), weight, None)
+    x, over = given.input, tuple(range(-len(given.normalized_shape), 0))
+    least = torch.finfo(x.dtype).eps if given.eps is None else given.eps
+    return _affine(x * (x.square().mean(over, keepdim=True) + least).rsqrt(), given.weight, None)
 
 
-def batch_norm(
-    input: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Tensor:
-    """On the batch's own statistics over all but the channels; running ones need no help."""
-    if not training:
-        return functional.batch_norm(
-            input, running_mean, running_var, weight, bias, False, momentum, eps
-        )
-    over = (0, *range(2, input.ndim))
-    return _affine(_standardized(input, over, eps), *_by_channel(input, weight, bias))
-
-
-def instance_norm(
-    input: Tensor,
-    running_mean: Tensor | None = None,
-    running_var: Tensor | None = None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    use_input_stats: bool = True,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Tensor:
-    """On each example's own statistics."""
-    if not use_input_stats:
-        return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
-    over = tuple(range(2, input.ndim))
-    return _affine(_standardized(input, over, eps), *_by_channel(input, weight, bias))
+def batch_norm(given: Any) -> Tensor:
+    """On the statistics of the batch, or of each example; running ones need no help."""
+    x, single = given.input, hasattr(given, "use_input_stats")
+    if not (given.use_input_stats if single else given.training):
+        running = given.running_mean, given.running_var
+        return functional.batch_norm(x, *running, given.weight, given.bias, eps=given.eps)
+    over = tuple(range(2, x.ndim)) if single else (0, *range(2, x.ndim))
+    return _affine(_standardized(x, over, given.eps), *_by_channel(x, given.weight, given.bias))
 
 
 def _by_channel(x: Tensor, *vectors: Tensor | None) -> list[Tensor | None]:
@@ -116,38 +75,35 @@ def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     return scaled if bias is None else scaled + bias
 
 
-def flagged(input: Tensor, requires_grad: bool = True) -> Tensor:
-    """``requires_grad_`` where it may be called, and nothing inside a transform of functorch.
-
-    Gradient checkpointing of a peft model has what its embeddings give flagged, which no transform
-    allows and no derivative by the parameters needs. functorch's own calls go through.
-    """
-    try:
-        return input.requires_grad_(requires_grad)
-    except RuntimeError as error:
-        if "functorch" not in str(error):
-            raise
-        return input
-
-
-REPLACED: dict[Any, Callable[..., Tensor]] = {
-    Tensor.requires_grad_: flagged,
+PLAIN: dict[Any, Callable[[Any], Tensor]] = {
     functional.layer_norm: layer_norm,
     functional.group_norm: group_norm,
     functional.rms_norm: rms_norm,
     functional.batch_norm: batch_norm,
-    functional.instance_norm: instance_norm,
+    functional.instance_norm: batch_norm,
 }
+"""From the arguments of a fused normalization, by name, to what its plain form gives."""
 
 
 class PlainNorms(TorchFunctionMode):
-    """While active, every call of a fused normalization runs its plain form, and a model
-    may flag what it computes on its way to require gradients."""
+    """While active, every call of a fused normalization runs its plain form: the forward-mode
+    derivatives of some fused ones are wrong. And ``requires_grad_`` does nothing inside a transform
+    of functorch, which does not allow it: gradient checkpointing of a peft model calls it, and no
+    derivative by the parameters needs it."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        return REPLACED.get(func, func)(*args, **(kwargs or {}))
+        if func in PLAIN:
+            given = inspect.signature(func).bind(*args, **(kwargs or {}))
+            given.apply_defaults()
+            return PLAIN[func](SimpleNamespace(**given.arguments))
+        try:
+            return func(*args, **(kwargs or {}))
+        except RuntimeError as error:
+            if func is not Tensor.requires_grad_ or "functorch" not in str(error):
+                raise
+            return args[0]
 
 
 Batches = Iterable[Any]
@@ -197,7 +153,9 @@ class Objective:
         self.model, self.what = model, what
         self.loss = check_loss(loss)
         device = next(model.parameters()).device
-        self.batches = [moved(batch, device) for batch in _listed(batches, what)]
+        self.batches = [moved(batch, device) for batch in check_batches(what, batches)]
+        if not self.batches:
+            raise ValueError(f"{what} must hold at least one batch, got none")
         check_same_form(self.batches, what)
         self.sizes = [size_of(batch) for batch in self.batches]
         with measuring(model):
@@ -216,7 +174,7 @@ class Objective:
         check_labels(prediction, target, self.loss, self.what)
         if not target.numel():
             raise ValueError(
-                f"{self.what} batches must each have a label other than -100, got one without"
+                f"{self.what} batches must each have a label other than -100, got a batch without one"
             )
         return target
 
@@ -297,18 +255,6 @@ class Objective:
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode; the flags come back, also those that a person's own function turned on."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
-
-
-@contextmanager
 def measuring(model: nn.Module) -> Iterator[None]:
     """Eval mode, and attention and norms that can be differentiated twice."""
     # Fused attention has no forward-mode derivative; the plain form is made of parts that do.
@@ -330,14 +276,3 @@ def check_loss(loss: Loss | None) -> nn.Module:
             f"got {getattr(loss, 'reduction', None)!r}"
         )
     return loss
-
-
-def _listed(batches: Batches, what: str) -> Sequence[Any]:
-    if isinstance(batches, Mapping | Tensor | str) or not isinstance(batches, Iterable):
-        raise TypeError(
-            f"{what} must be batches (a list or a loader of them), got {type(batches).__name__}"
-        )
-    found = list(batches)
-    if not found:
-        raise ValueError(f"{what} must hold at least one batch, got none")
-    return found

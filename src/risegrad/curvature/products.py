@@ -17,8 +17,6 @@ from risegrad.curvature.space import Space
 Kind = Literal["hessian", "ggn", "empirical-fisher", "fisher"]
 KINDS: tuple[Kind, ...] = ("hessian", "ggn", "empirical-fisher", "fisher")
 FISHER_LOSSES = (nn.CrossEntropyLoss, nn.MSELoss, nn.BCEWithLogitsLoss)
-DENSE_LIMIT = 4096
-"""Rows: a dense matrix is a reference for small problems."""
 
 
 class Operator(ABC):
@@ -66,12 +64,6 @@ class Operator(ABC):
     def rated(self, x: Tensor) -> Tensor:
         """A displacement in its own coordinates, which a learning rate per group may scale."""
         return x
-
-    def dense(self) -> Tensor:
-        """The matrix itself in float64: the reference for small problems."""
-        if self.space.d > DENSE_LIMIT:
-            raise ValueError(f"dense needs d <= {DENSE_LIMIT}, got {self.space.d}")
-        return (self @ torch.eye(self.space.d, dtype=self.space.dtype)).double()
 
 
 @final
@@ -151,37 +143,6 @@ class NetworkOperator(Operator):
     def _of(self, number: int) -> NetworkOperator:
         alone = self.objective.only(number)
         return NetworkOperator(alone, self.space, self._parameters, self.kind, self.columns)
-
-
-@final
-class ScaledOperator(Operator):
-    """``R H R`` for one positive number per block: where groups have learning rates of their own.
-
-    With ``theta = R phi`` a step of plain descent in ``phi`` moves each group by its own rate.
-    """
-
-    def __init__(self, of: Operator, scale: Tensor) -> None:
-        super().__init__(of.space, of.columns)
-        self.of, self.scale = of, of.space.spread(scale)[:, None]
-
-    def _multiply(self, vectors: Tensor) -> Tensor:
-        return self.scale * (self.of @ (self.scale * vectors))
-
-    def rated(self, x: Tensor) -> Tensor:
-        """``R x``: what is not made of a gradient, such as Adam's signs, is not scaled yet."""
-        return self.scale[:, 0] * x
-
-    @property
-    def parts(self) -> int:
-        """As many as the operator inside has."""
-        return self.of.parts
-
-    def bends(self, columns: Tensor, parts: Sequence[int] | None = None) -> Tensor:
-        """Those of the operator inside."""
-        before = self.of.products
-        found = self.of.bends(self.scale * columns, parts)
-        self.products += self.of.products - before
-        return found
 
 
 def check_kind(kind: str, objective: Objective) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 
@@ -157,20 +157,6 @@ def make_space(
 def _size(parameter: Tensor, rows: int) -> int:
     """Elements without the first rows; a single number has none to leave out."""
     return parameter.numel() - rows * parameter.shape[1:].numel()
-
-
-def joined(spaces: Sequence[Space]) -> Space:
-    """Several spaces one after the other."""
-    blocks: list[Block] = []
-    for space in spaces:
-        start = blocks[-1].stop if blocks else 0
-        blocks += [replace(b, start=b.start + start) for b in space.blocks]
-    return Space(
-        tuple(name for space in spaces for name in space.names),
-        tuple(shape for space in spaces for shape in space.shapes),
-        tuple(blocks), spaces[0].dtype, spaces[0].device,
-        {name: rows for space in spaces for name, rows in space.rows_left_out.items()},
-    )  # fmt: skip
 
 
 def _cut(blocks: Blocks, counts: Sequence[int], sizes: Mapping[str, int]) -> tuple[Block, ...]:

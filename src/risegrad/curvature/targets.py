@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch.nn.functional import cross_entropy, pad
 from torch.overrides import TorchFunctionMode
 
 from risegrad.core.coverage import WRAPPERS
-from risegrad.core.undisturbed import uncompiled
+from risegrad.core.undisturbed import Buffer, Generators, put_back, uncompiled
 from risegrad.curvature.batches import IGNORED, form_of
 
 Predict = Callable[[nn.Module, Any], tuple[Tensor, Tensor]]
@@ -133,14 +134,6 @@ class Reader:
         return _moved_up(labels) if self._shift else labels
 
 
-def predictions(model: nn.Module, batch: Any) -> Tensor:
-    """The logits of every prediction that counts in one batch, ``(predictions, classes)``.
-
-    For several batches of one form, make a ``Reader`` once and call its ``rows``.
-    """
-    return Reader(model, batch).rows(model, batch)
-
-
 def choose_predict(model: nn.Module, batch: Any, loss: nn.Module) -> Predict:
     """The way of reading that fits the batch: a pair, or a mapping with labels."""
     if is_pair(batch) or (isinstance(batch, Mapping) and "labels" in batch):
@@ -191,6 +184,46 @@ def logits_of(found: Any) -> Tensor:
 def flat(values: Tensor) -> Tensor:
     """An image of features is one row, a sequence one row for each token."""
     return values.flatten(1) if values.ndim == 4 else values.reshape(-1, values.shape[-1])
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Eval mode; the flags come back, also those that a person's own function turned on."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+@contextmanager
+def as_found(
+    model: nn.Module, only: Collection[tuple[nn.Module, str]] | None = None
+) -> Iterator[None]:
+    """Eval mode, as the model is written; modes, buffers and random states come back.
+
+    So do tables of tokens whose rows every forward pass cuts to a norm. ``only``: the buffers to
+    hold; of a quantized model all of them may be all of its weights.
+    """
+    generators, grad = Generators(), torch.is_grad_enabled()
+    tables = [m for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
+    with ExitStack() as stack:
+        stack.callback(generators.put_back)
+        for table in tables:
+            if table.max_norm is not None:
+                stack.callback(put_back, table.weight, table.weight.detach().clone())
+        for module in model.modules():
+            for key, tensor in module._buffers.items():
+                if only is None or (module, key) in only:
+                    held = None if tensor is None else tensor.clone()
+                    stack.callback(Buffer(module, key, tensor, held).put_back)
+        stack.enter_context(torch.inference_mode(False))  # or nothing could be differentiated
+        stack.enter_context(torch.set_grad_enabled(grad))  # leaving it turns gradients on
+        stack.enter_context(uncompiled())
+        stack.enter_context(evaluating(model))
+        yield
 
 
 # --- classes ---

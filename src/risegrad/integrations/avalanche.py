@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +16,6 @@ from risegrad.core.shapers import Shaper
 from risegrad.keeping.keep import keep
 from risegrad.keeping.keeper import Keeper
 from risegrad.memory.examples import SEED
-from risegrad.moved import gone
 
 try:
     from avalanche.core import SupervisedPlugin
@@ -84,7 +83,3 @@ def _pairs(data: Any, size: int) -> Iterator[tuple[Tensor, Tensor]]:
     generator = torch.Generator().manual_seed(SEED)
     for inputs, target, *_ in DataLoader(data, size, shuffle=True, generator=generator):
         yield inputs, target
-
-
-if not TYPE_CHECKING:  # or every name would be there
-    __getattr__ = gone(__name__)

@@ -14,13 +14,8 @@ from torch.optim import Optimizer
 from risegrad.common.checks import check_positive_int
 from risegrad.core.attachment import Attachment, On, attach, shaping
 from risegrad.core.shapers import Shaper
-from risegrad.integrations.forgetting_meter import (
-    EVERY,
-    Budget,
-    ForgettingMeter,
-    MeterReading,
-    budget_of,
-)
+from risegrad.integrations import forgetting_meter as meters
+from risegrad.integrations.forgetting_meter import Budget, ForgettingMeter, MeterReading
 from risegrad.integrations.kept_scores import Metric, Scoring
 from risegrad.integrations.records import MeteredRun, short, sign
 from risegrad.keeping.keep import keep
@@ -126,7 +121,7 @@ class ForgettingInTraining:
         metric: Metric | Scoring = "accuracy",
         *,
         new: Mapping[str, Any] | None = None,
-        every: int | Literal["epoch"] = EVERY,
+        every: int | Literal["epoch"] = meters.EVERY,
         budget: float | Budget | None = None,
         run: MeteredRun | None = None,
         tokenizer: Any = None,
@@ -139,7 +134,7 @@ class ForgettingInTraining:
         self._options: dict[str, Any] = {
             "metric": metric if isinstance(metric, Scoring) else Scoring(metric),
             "every": None if every == "epoch" else check_positive_int("every", every),
-            "budget": budget_of(budget),
+            "budget": meters.budget_of(budget),
         }
         self.meter: ForgettingMeter | None = None
         self._optimizers: list[Optimizer] = []
@@ -162,14 +157,12 @@ class ForgettingInTraining:
     ) -> MeterReading:
         """Score everything; ``training`` is one object for all callbacks of one training."""
         self._rules = []
-        keep, new = (
-            {name: prepare(task) for name, task in given.items()}
-            if isinstance(given, Mapping)
-            else given  # the meter says what it must be
-            for given in (self.keep, self.new)
-        )
-        options: dict[str, Any] = {"keep": keep, "new": new, **self._options}
-        self.meter, self._optimizers = ForgettingMeter(model, **options), optimizers
+        tasks: dict[str, Any] = {"keep": self.keep, "new": self.new}
+        for side, given in tasks.items():
+            if isinstance(given, Mapping):  # else the meter says what it must be
+                tasks[side] = {name: prepare(task) for name, task in given.items()}
+        self.meter = ForgettingMeter(model, **tasks, **self._options)
+        self._optimizers = optimizers
         self._join(training)
         names = [name for each in self._together for name in each._running().start.scores]
         if twice := {name for name in names if names.count(name) > 1}:

@@ -24,7 +24,7 @@ from risegrad.integrations.kept_scores import (
     kept_task,
     undisturbed,
 )
-from risegrad.integrations.records import MeteredRun, write_own_run
+from risegrad.integrations.records import MeteredRun, result_of, write_own_run
 
 EVERY = 50
 
@@ -190,13 +190,13 @@ class ForgettingMeter:
         """Write a record of the lab, so that ``rise report`` and frontiers read this run too."""
         both = self._kept | self._new
         tasks = {name: task.examples for name, task in both.items()}
-        percents = [
+        before, after = (
             {name: score.percent for name, score in reading.scores.items()}
             for reading in (self.start, self.last)
-        ]
+        )
         alike = all(isinstance(task, KeptTask) for task in both.values())
         name = self.scoring.metric if isinstance(self.scoring.metric, str) and alike else "score"
-        write_own_run(Path(path), run, tasks, [*self._kept], (percents[0], percents[1]), name)
+        write_own_run(Path(path), run, tasks, result_of(tasks, [*self._kept], before, after, name))
 
     def _measured(self) -> MeterReading:
         scores = {}

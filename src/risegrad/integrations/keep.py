@@ -18,7 +18,10 @@ from risegrad.keeping.keeper import KEY
 from risegrad.keeping.report import report_of
 
 try:
-    from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+    from transformers import TrainerCallback
+    from transformers import TrainerControl as Control
+    from transformers import TrainerState as State
+    from transformers import TrainingArguments as Args
 except ImportError as error:
     raise ImportError(
         "risegrad.integrations.keep needs transformers and accelerate: "
@@ -37,9 +40,7 @@ class KeepCallback(KeepInTraining, TrainerCallback):
     card gets the result.
     """
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Args, state: State, control: Control, **kwargs: Any) -> None:
         """Keep, or go on keeping where a resumed run was."""
         optimizer = unwrapped(kwargs["optimizer"])
         self._reporters = reporters_of(args)
@@ -61,9 +62,7 @@ class KeepCallback(KeepInTraining, TrainerCallback):
         if state.is_world_process_zero and not resumed:
             keeper.save(folder)
 
-    def on_log(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_log(self, args: Args, state: State, control: Control, **kwargs: Any) -> None:
         """Add how well it keeps to a line with the loss."""
         logs = kwargs.get("logs") or {}
         if "loss" not in logs:
@@ -74,9 +73,7 @@ class KeepCallback(KeepInTraining, TrainerCallback):
         for reporter in self._reporters:  # the Trainer's own have had the line already
             reporter.on_log(args, state, control, model=kwargs.get("model"), logs=dict(numbers))
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args: Args, state: State, control: Control, **kwargs: Any) -> None:
         """Say how it went, in the log, in the output folder and its model card; detach."""
         keeper = self._running()
         report = report_of(keeper)

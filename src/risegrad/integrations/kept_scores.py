@@ -12,8 +12,15 @@ from torch import Tensor, nn
 
 from risegrad.core.undisturbed import Generators
 from risegrad.curvature.batches import IGNORED, moved, size_of
-from risegrad.curvature.objective import Loss, check_loss, evaluating
-from risegrad.curvature.targets import Predict, are_classes, check_labels, choose_predict, counted
+from risegrad.curvature.objective import Loss, check_loss
+from risegrad.curvature.targets import (
+    Predict,
+    are_classes,
+    check_labels,
+    choose_predict,
+    counted,
+    evaluating,
+)
 
 Metric = str | Callable[[nn.Module, Any], Any]
 """``"accuracy"``, or a function of (model, batch): a score in [0, 1] for each example."""
@@ -95,7 +102,9 @@ class KeptTask:
                 f"{name!r} must be a list or a loader of batches, or an Evaluator, got {kind}"
             )
         self.name, self.metric, self.loss = name, scoring.metric, check_loss(scoring.loss)
-        self.batches = [_plain(batch) for batch in batches]
+        # Lists as tuples, and mappings such as transformers' as plain ones.
+        cpu = torch.device("cpu")
+        self.batches = [moved(batch, cpu) for batch in batches]
         if not self.batches:
             raise ValueError(f"{name!r} must hold at least one batch, got none")
         self.examples = sum(size_of(batch) for batch in self.batches)
@@ -139,15 +148,10 @@ class KeptTask:
                 given = given.nan_to_num(nan=0.0)  # a model that diverged gets nothing right
             if len(given) != size_of(batch) or not bool(((given >= 0) & (given <= 1)).all()):
                 raise ValueError(
-                    f"metric must give one number in [0, 1] for each of {size_of(batch)} examples, "
+                    f"metric must return one number in [0, 1] for each of {size_of(batch)} examples, "
                     f"got {given.tolist()}"
                 )
             return given
         if not are_classes(prediction, target):
             raise ValueError("metric 'accuracy' needs classes as targets; pass a function")
         return (prediction.argmax(-1) == target).double().cpu().reshape(-1)
-
-
-def _plain(batch: Any) -> Any:
-    """Lists as tuples, and mappings such as transformers' as plain ones."""
-    return moved(batch, torch.device("cpu"))

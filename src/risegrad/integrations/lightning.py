@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +25,6 @@ from risegrad.integrations.kept_scores import KeptScore
 from risegrad.keeping.looking import SeenPrecision
 from risegrad.keeping.report import report_of
 from risegrad.memory.examples import TextForm, prepared
-from risegrad.moved import gone
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -227,7 +226,3 @@ def _only_optimizer(callback: Callback, trainer: Trainer) -> Optimizer:
             "configure_optimizers for those that should be shaped"
         )
     return unwrapped(trainer.optimizers[0])
-
-
-if not TYPE_CHECKING:  # or every name would be there
-    __getattr__ = gone(__name__)

@@ -54,14 +54,9 @@ class MeteredRun:
 
 
 def write_own_run(
-    path: Path,
-    run: MeteredRun,
-    tasks: Mapping[str, int],
-    kept: Sequence[str],
-    percents: tuple[Percents, Percents],
-    score: str,
+    path: Path, run: MeteredRun, tasks: Mapping[str, int], result: dict[str, Any]
 ) -> None:
-    """A record of scores before and after training; ``tasks`` says how many examples of each."""
+    """A record of a run's result; ``tasks`` says how many examples of each there were."""
     seed = run.seed or 0
     settings = dict(run.config) | {"seed": seed, "label": run.label, "tasks": [*tasks]}
     identity = {"settings": settings, "inputs": {}}
@@ -76,7 +71,7 @@ def write_own_run(
         "row": row,
         "seed": seed,
         "config": settings,
-        "result": _result(tasks, kept, percents, score) | {"notes": [*run.notes]},
+        "result": result | {"notes": [*run.notes]},
         "run": {
             "started": run.started,
             "finished": _now(),
@@ -88,43 +83,38 @@ def write_own_run(
     write_json(path, sealed(content))
 
 
-def _result(
-    tasks: Mapping[str, int],
-    kept: Sequence[str],
-    percents: tuple[Percents, Percents],
-    score: str,
+def result_of(
+    tasks: Mapping[str, int], kept: Sequence[str], before: Percents, after: Percents, score: str
 ) -> dict[str, Any]:
-    before, after = percents
+    """What a record says of scores before and after training."""
     names = list(tasks)
     matrix = [[before[name] for name in names[: t + 1]] for t in range(len(names))]
     # Without a new task the last row is still the one after training: that is what was kept.
     matrix[-1] = [after[name] for name in names]
     learned = [after[name] for name in names if name not in kept]
     known = [before[name] - after[name] for name in kept]
-    lost = [max(0.0, gone) for gone in known]
+    lost = sum(max(0.0, gone) for gone in known) / len(known)
     average = fsum(matrix[-1]) / len(names)
     found = {
         "avg": average,
         "last": matrix[-1][-1],
-        "forgetting": sum(lost) / len(lost),
-        "forgetting_max_last": sum(lost) / len(lost),
+        "forgetting": lost,
+        "forgetting_max_last": lost,
         "forgetting_diagonal_last": sum(known) / len(known),
         "backward_transfer": -sum(known) / len(known),
         "final_average": average,
         "plasticity": learned[0] if learned else None,
     }
     return {
-        "tasks": [{"name": n, "test": tasks[n]} | _known(n in kept) for n in names],
+        "tasks": [
+            {"name": n, "test": tasks[n]} | ({"known": True} if n in kept else {}) for n in names
+        ],
         "scores": {score: {"matrix": matrix, "union": []}},
         "main_score": score,
         "metrics": found,
         # Of kept tasks the matrix has it, unless there is no other row than the last.
         "before": {score: [None if n in kept and learned else before[n] for n in names]},
     }
-
-
-def _known(known: bool) -> dict[str, bool]:
-    return {"known": True} if known else {}
 
 
 def _now() -> str:

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
-from risegrad.core.attachment import Attachment, On
+from risegrad.core.attachment import On
 from risegrad.core.optimizers import unwrapped
 from risegrad.core.shapers import Shaper
-from risegrad.integrations.callbacks import (
-    Attaching,
-    ForgettingInTraining,
-    Prepare,
-)
+from risegrad.integrations.callbacks import Attaching, ForgettingInTraining, Prepare
 from risegrad.integrations.forgetting_meter import MeterReading
 from risegrad.integrations.kept_scores import KeptScore
 from risegrad.integrations.records import sign
 from risegrad.memory.examples import TextForm, prepared
-from risegrad.moved import gone
 
 try:
-    from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+    from transformers import TrainerCallback
+    from transformers import TrainerControl as Control
+    from transformers import TrainerState as State
+    from transformers import TrainingArguments as Args
     from transformers.integrations.integration_utils import get_reporting_integration_callbacks
     from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 except ImportError as error:
@@ -45,23 +43,19 @@ class RiseCallback(Attaching, TrainerCallback):
         self.shaper = shaper
         self.on = on
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Args, state: State, control: Control, **kwargs: Any) -> None:
         """Attach the shaper to the trainer's optimizer."""
         optimizer = unwrapped(kwargs["optimizer"])
         if optimizer is not self._optimizer:
             self._put_on(kwargs["model"], optimizer, self.shaper, self.on)
 
-    def on_save(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_save(self, args: Args, state: State, control: Control, **kwargs: Any) -> None:
         """Settings ride in the checkpoint's folder."""
-        _sign_checkpoint(args, state, self.handle)
+        folder = _checkpoint(args, state)
+        if self.handle is not None and state.is_world_process_zero and folder.is_dir():
+            sign(folder, [self.handle.settings()])
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args: Args, state: State, control: Control, **kwargs: Any) -> None:
         """Detach."""
         self._take_off()
 
@@ -81,9 +75,7 @@ class ForgettingCallback(ForgettingInTraining, TrainerCallback):
     checkpoint.
     """
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Args, state: State, control: Control, **kwargs: Any) -> None:
         """Score everything; a resumed run counts from where it first began."""
         self._reporters = reporters_of(args)
         prepare = preparing(args, kwargs, self.tokenizer)
@@ -95,9 +87,7 @@ class ForgettingCallback(ForgettingInTraining, TrainerCallback):
             reading = meter.last
         self._take(reading, args, state, control)
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: Args, state: State, control: Control, **kwargs: Any) -> None:
         """Measure if it is time or the model will be saved; stop where the budget is used up."""
         self._look_at_rules()
         meter = self._running()
@@ -108,18 +98,14 @@ class ForgettingCallback(ForgettingInTraining, TrainerCallback):
             reading = meter.finish()
         self._take(reading, args, state, control)
 
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_epoch_end(self, args: Args, state: State, control: Control, **kwargs: Any) -> None:
         """Measure, if that was asked for or the model will be saved."""
         meter, last = self._running(), self._running().last
         due = self.every == "epoch" or control.should_save or control.should_training_stop
         if due and not last.stop and meter.finish() is not last:
             self._take(meter.last, args, state, control)
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args: Args, state: State, control: Control, **kwargs: Any) -> None:
         """Measure the model that is left, write the record and sign the output folder."""
         meter, folder = self._running(), Path(args.output_dir or ".")
         if args.load_best_model_at_end and state.best_model_checkpoint is not None:
@@ -137,20 +123,12 @@ class ForgettingCallback(ForgettingInTraining, TrainerCallback):
             if hasattr(reporter, "tb_writer"):  # the others' runs are the Trainer's own
                 reporter.on_train_end(args, state, control)
 
-    def on_save(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_save(self, args: Args, state: State, control: Control, **kwargs: Any) -> None:
         """Settings and measurements ride in the checkpoint's folder."""
         if state.is_world_process_zero:
             self.save(_checkpoint(args, state))
 
-    def _take(
-        self,
-        reading: MeterReading,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-    ) -> None:
+    def _take(self, reading: MeterReading, args: Args, state: State, control: Control) -> None:
         if reading is self._running().last:
             logs = self._log(reading, state)
             model = self._running().model
@@ -161,7 +139,7 @@ class ForgettingCallback(ForgettingInTraining, TrainerCallback):
             if args.save_strategy == "steps":  # as the Trainer does when all steps are done
                 control.should_save = True
 
-    def _log(self, reading: MeterReading, state: TrainerState) -> dict[str, float]:
+    def _log(self, reading: MeterReading, state: State) -> dict[str, float]:
         logs = {f"{LOGGED}{name}": value for name, value in reading.numbers().items()}
         state.log_history.append({**logs, "step": state.global_step})
         return logs
@@ -170,7 +148,7 @@ class ForgettingCallback(ForgettingInTraining, TrainerCallback):
 LOGGED = "eval_"
 
 
-def _first_scores(state: TrainerState, now: MeterReading) -> tuple[dict[str, KeptScore], int]:
+def _first_scores(state: State, now: MeterReading) -> tuple[dict[str, KeptScore], int]:
     """The scores that the checkpoint's own log begins with, and at which step; else those of now.
 
     A file in the output folder may be that of another run.
@@ -185,7 +163,7 @@ def _first_scores(state: TrainerState, now: MeterReading) -> tuple[dict[str, Kep
     return found, step
 
 
-def reporters_of(args: TrainingArguments) -> list[Any]:
+def reporters_of(args: Args) -> list[Any]:
     """Trackers of our own, which log into the runs that the Trainer's have begun."""
     kinds = get_reporting_integration_callbacks(args.report_to)  # type: ignore[no-untyped-call]
     made: list[Any] = [kind() for kind in kinds]
@@ -202,14 +180,14 @@ def make_card(model: nn.Module, folder: Path) -> None:
         make(str(folder))
 
 
-def preparing(args: TrainingArguments, kwargs: Mapping[str, Any], tokenizer: Any) -> Prepare:
+def preparing(args: Args, kwargs: Mapping[str, Any], tokenizer: Any) -> Prepare:
     """As the Trainer prepares what it trains on; ``kwargs`` are those of a callback's event."""
     form = text_form(args, kwargs.get("processing_class") if tokenizer is None else tokenizer)
     model, loader = kwargs["model"], kwargs.get("train_dataloader")
     return lambda given: prepared(given, model, form, loader)
 
 
-def text_form(arguments: TrainingArguments, tokenizer: Any) -> TextForm:
+def text_form(arguments: Args, tokenizer: Any) -> TextForm:
     """How the trainer makes tokens of texts, as far as its arguments say it (TRL's do)."""
     options: dict[str, Any] = {
         "text_field": getattr(arguments, "dataset_text_field", "text"),
@@ -227,17 +205,5 @@ def text_form(arguments: TrainingArguments, tokenizer: Any) -> TextForm:
     return TextForm(tokenizer, **options)
 
 
-def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:
+def _checkpoint(args: Args, state: State) -> Path:
     return Path(args.output_dir or ".") / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
-
-
-def _sign_checkpoint(
-    args: TrainingArguments, state: TrainerState, handle: Attachment | None
-) -> None:
-    folder = _checkpoint(args, state)
-    if handle is not None and state.is_world_process_zero and folder.is_dir():
-        sign(folder, [handle.settings()])
-
-
-if not TYPE_CHECKING:  # or every name would be there
-    __getattr__ = gone(__name__)

@@ -84,7 +84,7 @@ def predictions(rows: Tensor) -> Answers:
     else:
         classes, values = None, wide(rows).log_softmax(-1)
     if not bool(values.exp().isfinite().all()):
-        raise FloatingPointError("the model's predictions of what is to be kept are not finite")
+        raise FloatingPointError("the model's predictions on the examples to keep are not finite")
     return Answers(values, None if classes is None else classes.int(), width)
 
 
@@ -92,7 +92,7 @@ def features(parts: Sequence[Tensor]) -> list[Answers]:
     """The answers of rows of features, with one unit for all of them."""
     rows = wide(torch.cat([*parts]))
     if not bool(rows.isfinite().all()):
-        raise FloatingPointError("the model's features of what is to be kept are not finite")
+        raise FloatingPointError("the model's features on the examples to keep are not finite")
     spread = float((rows - rows.mean(0)).square().sum(-1).mean())
     spread = spread or float(rows.square().sum(-1).mean()) or 1.0
     return [Answers(wide(part), spread=spread) for part in parts]

@@ -15,8 +15,8 @@ from risegrad.common.checks import check_int, check_number, check_positive_int
 from risegrad.core.draws import mix
 from risegrad.core.undisturbed import Generators
 from risegrad.curvature.batches import IGNORED
-from risegrad.curvature.objective import evaluating
-from risegrad.memory.examples import kind_of
+from risegrad.curvature.targets import evaluating
+from risegrad.memory.examples import kind_of, padded
 from risegrad.memory.ranks import Ranks
 from risegrad.memory.remembering import Progress, shown
 
@@ -263,16 +263,11 @@ class _Writer:
         }
 
     def _labelled(self, whole: Sequence[Tensor], masked: Sequence[int]) -> Batch:
-        labels = [row.clone() for row in whole]
-        for row, count in zip(labels, masked, strict=True):
-            row[:count] = IGNORED
-        return {
-            "input_ids": pad_sequence([*whole], batch_first=True, padding_value=self.padding),
-            "attention_mask": pad_sequence(
-                [torch.ones_like(row) for row in whole], batch_first=True
-            ),
-            "labels": pad_sequence(labels, batch_first=True, padding_value=IGNORED),
-        }
+        rows = []
+        for row, count in zip(whole, masked, strict=True):
+            hidden = torch.arange(len(row)) < count
+            rows.append({"input_ids": row, "labels": row.masked_fill(hidden, IGNORED)})
+        return padded(rows, self.padding)
 
 
 BEGINNINGS = ("decoder_start_token_id", "bos_token_id")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from risegrad.common.checks import check_int, check_number
 from risegrad.common.imports import need
 from risegrad.common.seeds import generator_for
-from risegrad.curvature.batches import IGNORED, moved, size_of
+from risegrad.curvature.batches import IGNORED, chosen, moved, size_of, tensors_of
 from risegrad.curvature.targets import unwrapped
 from risegrad.keeping.answers import Answers, features, predictions
 from risegrad.keeping.dreams import dreamed
@@ -87,7 +87,7 @@ class Kept:
     def bytes(self) -> int:
         """What the examples and the answers take."""
         groups = (*self.pulled, *self.held)
-        return sum(g.answers.bytes + _bytes(g.batch) for g in groups)
+        return sum(g.answers.bytes + sum(t.nbytes for t in tensors_of(g.batch)) for g in groups)
 
 
 def count(groups: Sequence[Group]) -> int:
@@ -115,20 +115,10 @@ def split(batches: Sequence[Any], seed: int) -> tuple[list[Any], list[Any]]:
     return parts
 
 
-def chosen(batch: Any, index: Tensor, size: int) -> Any:
-    """Some of a batch's examples."""
-    if isinstance(batch, Tensor):
-        fits = batch.ndim > 0 and len(batch) == size
-        return batch[index.to(batch.device)] if fits else batch
-    if isinstance(batch, Mapping):
-        return {key: chosen(value, index, size) for key, value in batch.items()}
-    return tuple(chosen(v, index, size) for v in batch) if isinstance(batch, tuple) else batch
-
-
 def singles(batch: Any) -> Iterator[Any]:
     """A batch's examples one by one, without their padding."""
     size = size_of(batch)
-    return (trimmed(chosen(batch, torch.tensor([number]), size)) for number in range(size))
+    return (trimmed(chosen(batch, slice(n, n + 1), size)) for n in range(size))
 
 
 def trimmed(batch: Any) -> Any:
@@ -195,13 +185,6 @@ def _some(groups: Sequence[Group], most: int, seed: int, seen: int) -> list[Grou
         if not found or count(found) + groups[number].examples <= most:
             found.append(groups[number])
     return found
-
-
-def _bytes(batch: Any) -> int:
-    if isinstance(batch, Tensor):
-        return batch.numel() * batch.element_size()
-    inner = batch.values() if isinstance(batch, Mapping) else batch
-    return sum(map(_bytes, inner)) if isinstance(batch, Mapping | tuple) else 0
 
 
 PLAIN = ("examples", "budget", "pull", "damping", "seed", "of")
@@ -272,15 +255,9 @@ def kept_of(look: Look, old: Any, settings: KeepSettings) -> tuple[Memory | None
         raise ValueError("old must have labels other than -100; most examples have none")
     memory = None
     if settings.damping is not None:
-        memory = remember(
-            look.model,
-            _some_rows(pulled, settings.seed),
-            examples=None,
-            of=of,
-            predict=settings.predict,
-            seed=settings.seed,
-        )
-        memory = _same(look, memory)
+        how: dict[str, Any] = {"of": of, "predict": settings.predict, "seed": settings.seed}
+        rows = _some_rows(pulled, settings.seed)
+        memory = _same(look, remember(look.model, rows, examples=None, **how))
     seen = sum(map(size_of, batches))
     return memory, Kept(pulled, held, seen, per_dream)
 
@@ -354,17 +331,11 @@ def _batches(look: Look, old: Any, settings: KeepSettings) -> Any:
         )
     if tokenizer is None:
         tokenizer = tokenizer_of(look.model)
+    how = {name: getattr(settings, name) for name in ("prompts", "system", "seed")}
     return dreamed(
-        look.model,
-        tokenizer,
-        settings.examples,
-        prompts=settings.prompts,
-        system=settings.system,
-        length=LENGTH,
-        batch=32,
-        seed=settings.seed,
-        progress=not look.ranks.own,
-    )
+        look.model, tokenizer, settings.examples,
+        length=LENGTH, batch=32, progress=not look.ranks.own, **how,
+    )  # fmt: skip
 
 
 def shows_text(old: Any) -> bool:

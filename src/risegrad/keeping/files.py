@@ -55,12 +55,12 @@ def read_keeper(
 ) -> tuple[Memory | None, Kept | None, dict[str, Any]]:
     """What ``write_keeper`` wrote, for the same model and settings; every fault is named."""
     if not (path / ABOUT).is_file():
-        raise FileNotFoundError(f"no saved keeper in {str(path)!r}: there is no {ABOUT}")
+        raise FileNotFoundError(f"no saved keeper in {str(path)!r}: {ABOUT} is missing")
     try:
         about = json.loads((path / ABOUT).read_text(encoding="utf-8"))
         checksum = about.pop("checksum", None)
         if (about.get("format"), about.get("version")) != (FORMAT, VERSION):
-            raise ValueError(f"it is not of the form {FORMAT!r}, version {VERSION}")
+            raise ValueError(f"its format must be {FORMAT!r}, version {VERSION}")
         if checksum != _of_text(about):
             raise ValueError(f"{ABOUT} does not match its checksum")
         for name, wanted in about["sha256"].items():

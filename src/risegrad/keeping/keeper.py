@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from types import TracebackType
 from typing import Any, Self
 from weakref import WeakKeyDictionary, ref
 
@@ -133,12 +132,7 @@ class Keeper:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.detach()
 
     def __str__(self) -> str:
@@ -168,24 +162,20 @@ class Keeper:
         """Ours around those of the attachment, which must see the pull and be measured, too."""
         self.optimizer = optimizer
 
-        def before(hook: Callable[..., Any]) -> None:
-            eager = torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
-            self._handles.append(optimizer.register_step_pre_hook(eager))
+        def hook(register: Callable[..., Any], work: Callable[..., Any]) -> None:
+            self._handles.append(register(torch.compiler.disable(work)))  # type: ignore[no-untyped-call]
 
-        def after(hook: Callable[..., Any]) -> None:
-            eager = torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
-            self._handles.append(optimizer.register_step_post_hook(eager))
-
+        before, after = optimizer.register_step_pre_hook, optimizer.register_step_post_hook
         try:
-            before(self._before_step)
-            after(lambda *_: self._cost.start())
+            hook(before, self._before_step)
+            hook(after, lambda *_: self._cost.start())
             if self.memory is not None and self.settings.damping is not None:
                 exempt = variants_named_like_lora(self.model)
                 shaper = Informed(self.memory, self.settings.damping, exempt=exempt)
                 names = self.model.named_parameters()
                 self.handle = attach(optimizer, shaper, names, right_place(optimizer))
-            before(self._ready)
-            after(self._after_step)
+            hook(before, lambda _, args, kwargs: _after_closure(args, kwargs, self._cost.stop))
+            hook(after, self._after_step)
             self._handles += [
                 self.model.register_forward_pre_hook(self._look.precision),
                 optimizer.register_state_dict_post_hook(self._save),
@@ -206,11 +196,6 @@ class Keeper:
             return None
         self._hold()
         return _after_closure(args, kwargs, self._pull)
-
-    def _ready(
-        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        return _after_closure(args, kwargs, self._cost.stop)
 
     def _after_step(self, *_: Any) -> None:
         self.steps += self._counts

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from risegrad.core.undisturbed import Buffer, Generators, uncompiled
 from risegrad.curvature.batches import form_of, moved
-from risegrad.curvature.objective import evaluating
-from risegrad.curvature.targets import Reader
+from risegrad.curvature.targets import Reader, as_found
 from risegrad.memory.outputs import Of, Reading, choose_rows
 from risegrad.memory.ranks import Ranks, ranks_of
 
@@ -85,33 +83,20 @@ class Look:
     @contextmanager
     def quietly(self) -> Iterator[None]:
         """While the model is looked at."""
-        generators = Generators()
         before = [
             (module, key, tensor, _version(tensor))
             for module in self.model.modules()
             for key, tensor in module._buffers.items()
         ]
-        held = [
-            Buffer(module, key, tensor, None if tensor is None else tensor.clone())
-            for module, key, tensor, _ in before
-            if self._restless is None or (module, key) in self._restless
-        ]
-        with ExitStack() as stack:
-            stack.callback(generators.put_back)
-            stack.callback(_reshard, self.model)
-            grad = torch.is_grad_enabled()
-            stack.enter_context(torch.inference_mode(False))  # or nothing could be differentiated
-            stack.enter_context(torch.set_grad_enabled(grad))  # leaving it turns gradients on
-            stack.enter_context(self.precision.again())
-            stack.enter_context(uncompiled())
-            stack.enter_context(evaluating(self.model))
-            try:
-                yield
-            finally:
-                changed = {(m, k) for m, k, tensor, was in before if _moved(m, k, tensor, was)}
-                for buffer in held:
-                    buffer.put_back()
-                self._restless = changed | (self._restless or set())
+        try:
+            with as_found(self.model, self._restless), self.precision.again():
+                try:
+                    yield
+                finally:
+                    changed = {(m, k) for m, k, tensor, was in before if _moved(m, k, tensor, was)}
+                    self._restless = changed | (self._restless or set())
+        finally:
+            _reshard(self.model)
 
 
 def _version(tensor: Tensor | None) -> int:

@@ -86,8 +86,9 @@ class Report:
     @property
     def within_budget(self) -> bool | None:
         """Whether the drift is within the budget; None without one."""
-        known = self.budget is not None and self.drift is not None
-        return self.drift.mean <= self.budget if known else None  # type: ignore[union-attr, operator]
+        if self.budget is None or self.drift is None:
+            return None
+        return self.drift.mean <= self.budget
 
     @property
     def sentence(self) -> str:
@@ -104,8 +105,7 @@ class Report:
 
     def plain(self) -> dict[str, Any]:
         """As JSON has it."""
-        more = {"within_budget": self.within_budget, "sentence": self.sentence}
-        return asdict(self) | more
+        return asdict(self) | {"within_budget": self.within_budget, "sentence": self.sentence}
 
     def __str__(self) -> str:
         return "\n".join([self._kept(), self._cost(), self._covered()])
@@ -113,42 +113,34 @@ class Report:
     def _kept(self) -> str:
         if self.drift is None:
             return f"keep, {self.steps} steps: no examples, so the drift is not known"
-        same = self.drift.agreement
-        words = "" if same is None else f", {100 * same:.1f} % the same top answer"
         held = f"on {self.drift.examples} examples it was not shaped by"
-        within = {True: ", within the budget", False: ", BEYOND the budget", None: ""}
-        allowed = within[self.within_budget] + (
-            "" if self.budget is None else f" of {self.budget:g}"
-        )
-        return f"keep, {self.steps} steps: drift {self.drift} {held}{words}{allowed}"
+        parts = [f"keep, {self.steps} steps: drift {self.drift} {held}"]
+        if self.drift.agreement is not None:
+            parts.append(f"{100 * self.drift.agreement:.1f} % the same top answer")
+        if self.within_budget is not None:
+            word = "within" if self.within_budget else "BEYOND"
+            parts.append(f"{word} the budget of {self.budget:g}")
+        return ", ".join(parts)
 
     def _cost(self) -> str:
-        ratio = self.time_ratio
-        time = (
-            "time per step not known yet"
-            if ratio is None
-            else f"{100 * ratio:+.0f} % time per step"
-        )
-        often = {0: "no pull", 1: "pull at every step"}.get(
-            self.pull, f"pull every {self.pull} steps"
-        )
-        pull = f"{often}, strength {self.strength:.3g}" if self.pull else often
-        factor = "" if self.c is None else f", c {self.c:.2g}"
-        dream = self.seconds_per_dream
+        ratio, dream = self.time_ratio, self.seconds_per_dream
+        often = {0: "no pull", 1: "pull at every step"}
+        parts = [often.get(self.pull, f"pull every {self.pull} steps")]
+        parts += [f"strength {self.strength:.3g}"] if self.pull else []
+        parts += [] if self.c is None else [f"c {self.c:.2g}"]
+        time = "time per step not known yet"
+        if ratio is not None:
+            time = f"{100 * ratio:+.0f} % time per step"
         before = "" if dream is None else f"; {dream:.2g} s for each example it wrote itself"
-        return f"{time} ({pull}{factor}); {size(sum(self.bytes.values()))} kept{before}"
+        return f"{time} ({', '.join(parts)}); {size(sum(self.bytes.values()))} kept{before}"
 
     def _covered(self) -> str:
         if self.c is None:
             return "steps are not shaped"
         if not self.uncovered:
             return "every trained parameter is covered"
-        shown = [f"{name} ({reason})" for name, reason in self.uncovered.items()]
-        return (
-            f"steps not shaped, only pulled: {listing(shown)}"
-            if self.pull
-            else (f"not covered, trained plainly: {listing(shown)}")
-        )
+        what = "steps not shaped, only pulled" if self.pull else "not covered, trained plainly"
+        return f"{what}: {listing([f'{name} ({why})' for name, why in self.uncovered.items()])}"
 
 
 def report_of(keeper: Keeper) -> Report:

@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from risegrad.memory.layers import LayerMemory as LayerMemory
     from risegrad.memory.memory import Memory as Memory
     from risegrad.memory.penalty import Anchor as Anchor
+    from risegrad.memory.penalty import interpolate as interpolate
+    from risegrad.memory.penalty import retract as retract
     from risegrad.memory.remembering import remember as remember
-    from risegrad.memory.retraction import retract as retract
     from risegrad.memory.sides import Bound as Bound
     from risegrad.memory.sides import ParameterSides as ParameterSides
 

@@ -24,7 +24,7 @@ SEED = 0
 """Of the order in which examples are taken."""
 BATCH = 8
 FORMS = (
-    "give texts (a list of them, or a column 'text'), 'messages', 'prompt' and 'completion', or "
+    "pass texts (a list of them, or a column 'text'), 'messages', 'prompt' and 'completion', or "
     "tokenized examples with 'input_ids'"
 )
 LABELS = ("labels", "label", "label_ids")
@@ -78,20 +78,9 @@ class TextForm:
         return {name: value[part] if name in same else value for name, value in row.items()}
 
     def padded(self, rows: Sequence[Row]) -> dict[str, Tensor]:
-        """Examples of tokens in one batch, each by itself and at the left of its row."""
-        ids = [torch.as_tensor(row["input_ids"]) for row in rows]
+        """Examples of tokens in one batch."""
         found = [getattr(self._plain, f"{name}_token_id", None) for name in ("pad", "eos")]
-        padding = next((token for token in found if token is not None), 0)
-        batch = {
-            "input_ids": pad_sequence(ids, batch_first=True, padding_value=padding),
-            "attention_mask": pad_sequence([torch.ones_like(row) for row in ids], batch_first=True),
-        }
-        if "labels" not in rows[0]:
-            return batch
-        labels = [torch.as_tensor(row["labels"]) for row in rows]
-        if labels[0].ndim == 0:
-            return batch | {"labels": torch.stack(labels)}
-        return batch | {"labels": pad_sequence(labels, batch_first=True, padding_value=IGNORED)}
+        return padded(rows, next((token for token in found if token is not None), 0))
 
     @property
     def _plain(self) -> Any:
@@ -105,7 +94,7 @@ class TextForm:
     def _read(self, fields: Row, kind: Kind) -> Row:
         """For models that read a text as a whole, and may answer with another."""
         if kind == "reads" and "completion" in fields:
-            raise TypeError("prompt and completion are for models that write: give texts")
+            raise TypeError("prompt and completion are for models that write: pass texts")
         options: Row = {"truncation": True}
         if self.max_length is not None:
             options["max_length"] = self.max_length
@@ -155,12 +144,27 @@ class TextForm:
         if not self._template:
             raise ValueError(
                 f"messages need a chat template, and {type(self.tokenizer).__name__} has none: set "
-                "tokenizer.chat_template, or give texts"
+                "tokenizer.chat_template, or pass texts"
             )
         tools = fields.get("tools")
         options |= {"tools": (json.loads(tools) if isinstance(tools, str) else tools) or None}
         options |= {"chat_template": self._template, **(fields.get("chat_template_kwargs") or {})}
         return self._plain.apply_chat_template(messages, tokenize=True, return_dict=True, **options)
+
+
+def padded(rows: Sequence[Row], padding: int) -> dict[str, Tensor]:
+    """Examples of tokens in one batch, each by itself and at the left of its row."""
+    ids = [torch.as_tensor(row["input_ids"]) for row in rows]
+    batch = {
+        "input_ids": pad_sequence(ids, batch_first=True, padding_value=padding),
+        "attention_mask": pad_sequence([torch.ones_like(row) for row in ids], batch_first=True),
+    }
+    if "labels" not in rows[0]:
+        return batch
+    labels = [torch.as_tensor(row["labels"]) for row in rows]
+    if labels[0].ndim == 0:
+        return batch | {"labels": torch.stack(labels)}
+    return batch | {"labels": pad_sequence(labels, batch_first=True, padding_value=IGNORED)}
 
 
 Kind = Literal["writes", "answers", "reads"]
@@ -186,9 +190,9 @@ def prepared(
     the loader ``like`` collates for training; or a list or loader of batches.
     """
     if isinstance(examples, str):
-        raise TypeError(f"a single text, {examples[:40]!r}: give a list of texts or a dataset")
+        raise TypeError(f"a single text, {examples[:40]!r}: pass a list of texts or a dataset")
     if isinstance(getattr(examples, "column_names", None), Mapping):
-        raise TypeError(f"several splits, {', '.join(examples)}: give one of them")
+        raise TypeError(f"several splits, {', '.join(examples)}: pass one of them")
     form = form or TextForm()
     if not _holds_examples(examples, form.text_field):
         return examples
@@ -223,7 +227,7 @@ class _Collator:
                 return batch
         if self._form.tokenizer is None:
             raise TypeError(
-                "these are texts, and there is no tokenizer: give tokenizer= (or "
+                "these are texts, and there is no tokenizer: pass tokenizer= (or "
                 "processing_class= to the Trainer), or tokenized examples with 'input_ids'"
             )
         return self._form.padded([self._form.tokens(example, self._kind) for example in examples])

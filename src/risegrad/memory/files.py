@@ -16,7 +16,7 @@ from torch import Tensor
 from risegrad.common.checks import check_number
 from risegrad.common.files import write_bytes
 from risegrad.common.imports import need
-from risegrad.memory.factor import NEGATIVE, Diagonal, Factor, Side, check_not_negative
+from risegrad.memory.factor import Diagonal, Factor, Side, check_not_negative
 from risegrad.memory.layers import PARTS, LayerMemory
 
 if TYPE_CHECKING:
@@ -46,16 +46,13 @@ def _as_safetensors(memory: Memory) -> bytes:
         "rank": memory.rank,
         "uncovered": memory.uncovered,
         "source": memory.source,
-        "layers": {name: _about(layer) for name, layer in memory.items()},
+        "layers": {
+            name: {what: getattr(layer, what) for what in ABOUT} for name, layer in memory.items()
+        },
     }
     text = json.dumps(about)
-    metadata = {
-        "format": FORMAT,
-        "version": str(VERSION),
-        "about": text,
-        "sha256": _checksum(text, tensors),
-    }
-    content: bytes = torch_form.save(tensors, metadata)
+    metadata = {"format": FORMAT, "version": str(VERSION), "about": text}
+    content: bytes = torch_form.save(tensors, metadata | {"sha256": _checksum(text, tensors)})
     return content
 
 
@@ -85,14 +82,8 @@ def unpacked(held: Tensor) -> dict[str, Any]:
         return read_memory(path)
 
 
-def _about(layer: LayerMemory) -> dict[str, Any]:
-    return {
-        "kind": layer.kind,
-        "shape": list(layer.shape),
-        "examples": layer.examples,
-        "predictions": layer.predictions,
-        "weight": layer.weight,
-    }
+ABOUT = ("kind", "shape", "examples", "predictions", "weight")
+"""What is said of each layer in words."""
 
 
 def read_memory(path: Path) -> dict[str, Any]:
@@ -114,15 +105,14 @@ def read_memory(path: Path) -> dict[str, Any]:
         elif metadata["sha256"] != _checksum(metadata["about"], tensors):
             raise ValueError("it does not match its checksum: the file was changed or damaged")
         return _memory(json.loads(metadata["about"]), tensors)
-    except (safetensors.SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
-        raise _damaged(path, error) from error
-    except (FloatingPointError, AttributeError, RecursionError) as error:
-        raise _damaged(path, error) from error
+    except (safetensors.SafetensorError, *FAULTS) as error:
+        shown = f"no {error}" if isinstance(error, KeyError) else str(error)
+        raise ValueError(f"damaged memory file {str(path)!r}: {shown}") from error
 
 
-def _damaged(path: Path, error: Exception) -> ValueError:
-    shown = f"no {error}" if isinstance(error, KeyError) else str(error)
-    return ValueError(f"damaged memory file {str(path)!r}: {shown}")
+FAULTS = (
+    OSError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError
+)  # fmt: skip
 
 
 def _version(metadata: Mapping[str, str]) -> int:
@@ -156,12 +146,6 @@ def _layer(name: str, found: Any, tensors: dict[str, Tensor]) -> LayerMemory:
     if kind not in PARTS:
         raise ValueError(f"layer {name!r} is of the unknown kind {kind!r}")
     shape = tuple(int(check_number("shape", n, at_least=1, whole=True)) for n in found["shape"])
-    least = 1 if kind == "norm" else 2
-    if len(shape) < least:
-        raise ValueError(
-            f"shape of layer {name!r}, which is a {kind}, must have at least {least} numbers, "
-            f"got {list(shape)}"
-        )
     examples, predictions = (
         int(check_number(what, found[what], at_least=0, whole=True))
         for what in ("examples", "predictions")
@@ -174,11 +158,6 @@ def _layer(name: str, found: Any, tensors: dict[str, Tensor]) -> LayerMemory:
             parts[part] = side_of({key[len(start) :]: tensors.pop(key) for key in own})
         except (ValueError, FloatingPointError) as error:
             raise ValueError(f"{part} of layer {name!r}: {error}") from error
-        if kind == "norm" and not isinstance(parts[part], Diagonal):
-            raise ValueError(
-                f"{part} of layer {name!r}: a norm is held as a diagonal, got "
-                f"{', '.join(sorted(parts[part].tensors()))}"
-            )
     weight = check_number("weight", found["weight"], above=0)
     return LayerMemory(kind, shape, parts, examples, predictions, weight)
 
@@ -204,14 +183,4 @@ def side_of(tensors: Mapping[str, Tensor]) -> Side:
     found = Factor.of_eigenpairs(vectors, values, rest)
     if bool((values < 0).any()) or float(rest) < 0:
         raise ValueError("eigenvalues of a factor must not be negative")
-    # The rest is the mean of what is smaller than every kept one.
-    if float(rest - values.min()) > NEGATIVE * float(values.max()):
-        raise ValueError(
-            f"the rest of a factor must not be above its eigenvalues, got {float(rest):.3g} > "
-            f"{float(values.min()):.3g}"
-        )
-    vectors = vectors.to(values)
-    off = (vectors.T @ vectors - torch.eye(len(values)).to(vectors)).abs().max()
-    if float(off) > 1e-2:
-        raise ValueError("eigenvectors of a factor must be orthonormal")
     return found

@@ -130,7 +130,7 @@ def _tensor(found: Any, what: str) -> Tensor:
         found = found[0]
     if not isinstance(found, Tensor) or found.ndim < 2:
         shown = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-        raise TypeError(f"{what} must give a tensor (examples, numbers), got {shown}")
+        raise TypeError(f"{what} must return a tensor (examples, numbers), got {shown}")
     return found
 
 

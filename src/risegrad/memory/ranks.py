@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from risegrad.core.blocks import listing
 from risegrad.core.shards import check_whole
-from risegrad.curvature.batches import form_of, moved, size_of
+from risegrad.curvature.batches import check_batches, chosen, form_of, mapped, moved, size_of
 from risegrad.memory.layers import named_parameters
 
 
@@ -144,18 +144,14 @@ def rounds(
         own = sizes[ranks.own] if examples is None else min(sizes[ranks.own], examples - before)
         last = last if batch is None else batch
         seen = seen + sum(sizes) if examples is None else min(seen + sum(sizes), examples)
-        part = _first(last, own, sizes[ranks.own]) if 0 < own < sizes[ranks.own] else last
+        part = chosen(last, slice(own), sizes[ranks.own]) if 0 < own < sizes[ranks.own] else last
         yield Round(part, own > 0, seen)
 
 
 def _of_one_form(batches: object, device: torch.device) -> Iterator[Any]:
-    if isinstance(batches, Mapping | Tensor | str) or not isinstance(batches, Iterable):
-        raise TypeError(
-            f"batches must be a list or a loader of batches, got {type(batches).__name__}"
-        )
     expected = None
-    for raw in batches:
-        batch = _detached(moved(raw, device))
+    for raw in check_batches("batches", batches):
+        batch = mapped(_detached, moved(raw, device))
         expected = expected or form_of(batch)
         if form_of(batch) != expected:
             raise ValueError(
@@ -164,21 +160,8 @@ def _of_one_form(batches: object, device: torch.device) -> Iterator[Any]:
         yield batch
 
 
-def _detached(batch: Any) -> Any:
-    if isinstance(batch, Tensor):
-        return batch.clone() if batch.is_inference() else batch.detach()
-    if isinstance(batch, Mapping):
-        return {key: _detached(value) for key, value in batch.items()}
-    return tuple(map(_detached, batch)) if isinstance(batch, tuple) else batch
-
-
-def _first(batch: Any, count: int, size: int) -> Any:
-    """The first examples of a batch."""
-    if isinstance(batch, Tensor):
-        return batch[:count] if batch.ndim and len(batch) == size else batch
-    if isinstance(batch, Mapping):
-        return {key: _first(value, count, size) for key, value in batch.items()}
-    return tuple(_first(v, count, size) for v in batch) if isinstance(batch, tuple) else batch
+def _detached(tensor: Tensor) -> Tensor:
+    return tensor.clone() if tensor.is_inference() else tensor.detach()
 
 
 def _digest(batch: Any) -> str:

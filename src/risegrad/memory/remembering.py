@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -16,8 +15,7 @@ from torch import Tensor, nn
 from risegrad.common.checks import check_int, check_positive_int
 from risegrad.common.imports import absent, need
 from risegrad.core.blocks import listing
-from risegrad.core.undisturbed import Buffer, Generators, put_back, uncompiled
-from risegrad.curvature.objective import Batches, evaluating
+from risegrad.curvature.targets import as_found
 from risegrad.memory.examples import TextForm, prepared
 from risegrad.memory.layers import (
     PARTS,
@@ -30,7 +28,16 @@ from risegrad.memory.layers import (
 )
 from risegrad.memory.memory import Memory
 from risegrad.memory.moments import RandomColumns, sides_of
-from risegrad.memory.outputs import Of, Reading, choose_rows, drawn_score, probed_score, uniform
+from risegrad.memory.outputs import (
+    Draws,
+    Of,
+    Reading,
+    Rows,
+    choose_rows,
+    drawn_score,
+    probed_score,
+    uniform,
+)
 from risegrad.memory.ranks import Ranks, Round, ranks_of, rounds
 from risegrad.memory.watch import Watched, join, watching
 
@@ -118,7 +125,7 @@ threads at once would each gather what the other runs."""
 
 def remember(
     model: nn.Module,
-    batches: Batches,
+    batches: Iterable[Any],
     *,
     predict: Reading | None = None,
     examples: int | None = 256,
@@ -159,9 +166,18 @@ def remember(
     run, ranks = ranks_of(model)
     random = RandomColumns(seed)
     watched = {name: Watched(layer, kept, random) for name, layer in found.items()}
-    with _ONE_AT_A_TIME, _as_found(run), shown(progress, examples, ranks) as told:
-        passes = _Passes(run, watched, ranks, of, predict, seed)
-        counts = passes.over(rounds(batches, passes.device, examples, ranks), examples, told)
+    with _ONE_AT_A_TIME, as_found(run), shown(progress, examples, ranks) as told:
+        given = rounds(batches, _device(run), examples, ranks)
+        way = partial(choose_rows, run, of=of, predict=predict)
+        score = drawn_score if of == "predictions" else probed_score
+        counts = 0, 0
+        for counts in _passes(run, watched, given, way, score, ranks, seed):
+            told(counts[0], examples)
+        if not counts[0]:
+            raise ValueError("batches must hold at least one batch, got none")
+        if not counts[1]:
+            raise ValueError("no position counts in these batches: every label is -100")
+        join(watched, ranks, _device(run))
     unreached = _check_reached(watched, of)
     if strict and unreached:
         raise ValueError(f"strict: {_reasons(unreached)}")
@@ -181,52 +197,40 @@ def _rank(
     return rank_for(sizes, budget, _bytes_of_a_number(model))
 
 
-@dataclass
-class _Passes:
-    """A forward and backward pass for each batch, watched."""
+def _passes(
+    model: nn.Module,
+    watched: Mapping[str, Watched],
+    given: Iterator[Round],
+    rows: Callable[[Any], Rows],
+    score: Callable[[Tensor, Draws], Tensor],
+    ranks: Ranks,
+    seed: int,
+) -> Iterator[tuple[int, int]]:
+    """A forward and backward pass for each batch, watched: the examples and the predictions that
+    all processes have seen so far."""
+    thread = torch.zeros((), device=_device(model), requires_grad=True)
+    way, predictions = None, 0
+    for now in given:
+        way = way or rows(now.batch)
+        # Checkpointing runs layers again on the way back: they must be watched then too.
+        with torch.enable_grad(), watching(watched, thread):
+            found = way(model, now.batch)
+            counts = ranks.gather(len(found) if now.counts else 0)
+            own = counts[ranks.own]
+            if own:
+                start = predictions + sum(counts[: ranks.own])
+                _backward(score(found, partial(uniform, seed, start, own)), thread)
+            elif ranks.sharded:  # the others wait for this process's part
+                _backward(0 * found.sum(), thread)
+        if not predictions and any(counts):  # not after all batches
+            still = [n for n, w in watched.items() if w.called and not w.differentiable]
+            _check_differentiable(still)
+        predictions += sum(counts)
+        yield now.seen, predictions
 
-    model: nn.Module
-    watched: Mapping[str, Watched]
-    ranks: Ranks
-    of: Of
-    predict: Reading | None
-    seed: int
 
-    @property
-    def device(self) -> torch.device:
-        """Where inputs go: the device of the first parameter."""
-        return next(self.model.parameters()).device
-
-    def over(
-        self, given: Iterator[Round], examples: int | None, progress: Progress
-    ) -> tuple[int, int]:
-        """The examples and the predictions that all processes have seen."""
-        score = drawn_score if self.of == "predictions" else probed_score
-        thread = torch.zeros((), device=self.device, requires_grad=True)
-        rows, seen, predictions = None, 0, 0
-        for now in given:
-            rows = rows or choose_rows(self.model, now.batch, self.of, self.predict)
-            # Checkpointing runs layers again on the way back: they must be watched then too.
-            with torch.enable_grad(), watching(self.watched, thread):
-                found = rows(self.model, now.batch)
-                counts = self.ranks.gather(len(found) if now.counts else 0)
-                own = counts[self.ranks.own]
-                if own:
-                    start = predictions + sum(counts[: self.ranks.own])
-                    _backward(score(found, partial(uniform, self.seed, start, own)), thread)
-                elif self.ranks.sharded:  # the others wait for this process's part
-                    _backward(0 * found.sum(), thread)
-            if not predictions and any(counts):  # not after all batches
-                still = [n for n, w in self.watched.items() if w.called and not w.differentiable]
-                _check_differentiable(still)
-            seen, predictions = now.seen, predictions + sum(counts)
-            progress(seen, examples)
-        if not seen:
-            raise ValueError("batches must hold at least one batch, got none")
-        if not predictions:
-            raise ValueError("no position counts in these batches: every label is -100")
-        join(self.watched, self.ranks, self.device)
-        return seen, predictions
+def _device(model: nn.Module) -> torch.device:
+    return next(model.parameters()).device
 
 
 def _backward(score: Tensor, thread: Tensor) -> None:
@@ -311,33 +315,6 @@ def _memories(
         )
         for name, w in watched.items()
     }
-
-
-@contextmanager
-def _as_found(model: nn.Module) -> Iterator[None]:
-    """Eval mode without fused shortcuts; modes, buffers and random states come back."""
-    generators = Generators()
-    buffers = [
-        Buffer(module, key, tensor, None if tensor is None else tensor.clone())
-        for module in model.modules()
-        for key, tensor in module._buffers.items()
-    ]
-    with ExitStack() as stack:
-        stack.callback(generators.put_back)
-        for table in _renormed(model):
-            stack.callback(put_back, table, table.detach().clone())
-        for buffer in buffers:
-            stack.callback(buffer.put_back)
-        stack.enter_context(torch.inference_mode(False))  # or nothing could be differentiated
-        stack.enter_context(uncompiled())
-        stack.enter_context(evaluating(model))
-        yield
-
-
-def _renormed(model: nn.Module) -> list[Tensor]:
-    """Tables of tokens whose rows every forward pass cuts to a norm, in place."""
-    tables = [m for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
-    return [table.weight for table in tables if table.max_norm is not None]
 
 
 def _bytes_of_a_number(model: nn.Module) -> int:

@@ -3,18 +3,8 @@
 Every function names the equation or theorem it states; ``docs/theory.md`` maps all of them.
 """
 
-from risegrad.theory import (
-    block_scores,
-    blockwise,
-    certificate,
-    deviation,
-    exposure,
-    identities,
-    informed,
-    keep,
-    progress,
-    shapes,
-)
+import types
+
 from risegrad.theory.block_scores import *
 from risegrad.theory.blockwise import *
 from risegrad.theory.certificate import *
@@ -27,14 +17,7 @@ from risegrad.theory.progress import *
 from risegrad.theory.shapes import *
 
 __all__ = [
-    *block_scores.__all__,
-    *blockwise.__all__,
-    *certificate.__all__,
-    *deviation.__all__,
-    *exposure.__all__,
-    *identities.__all__,
-    *informed.__all__,
-    *keep.__all__,
-    *progress.__all__,
-    *shapes.__all__,
+    name
+    for name, value in vars().items()
+    if not name.startswith("_") and not isinstance(value, types.ModuleType)
 ]

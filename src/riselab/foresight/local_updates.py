@@ -16,8 +16,9 @@ from torch import Tensor
 
 from risegrad.core.draws import mix, numbered_generator
 from risegrad.core.shapers import covariance_noise, shape
+from risegrad.curvature.diagnosis.candidates import informed_name
 from risegrad.curvature.diagnosis.inputs import signs
-from risegrad.curvature.diagnosis.rules import informed_direction, informed_name
+from risegrad.curvature.diagnosis.rules import informed_direction
 from risegrad.curvature.objective import Objective
 from risegrad.curvature.products import Kind, NetworkOperator
 from risegrad.curvature.space import Space

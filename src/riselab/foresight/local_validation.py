@@ -147,7 +147,7 @@ def spreads(outcomes: Sequence[Outcome], measured: Measured, space: Space) -> li
             continue
         values = torch.tensor(true, dtype=torch.float64)
         known = evaluate(measured.gradient, measured.probes.terms(), Calibration.of(space), size)
-        mean, std = known["change.rise"].item(), known["change.rise_std"].item()
+        mean, std = known["change_rise"].item(), known["change_rise_std"].item()
         # The predicted deviation: that of a few draws is a poor measure of itself.
         error, drawn = std / len(true) ** 0.5, values.mean().item()
         score = (drawn - mean) / error if error else 0.0

@@ -21,7 +21,12 @@ from risegrad.core.draws import mix
 from risegrad.core.optimizers import is_adaptive
 from risegrad.core.shapers import Rise
 from risegrad.curvature.batches import IGNORED
-from risegrad.curvature.diagnosis.candidates import NEGATIVE, not_considered
+from risegrad.curvature.diagnosis.candidates import (
+    NEGATIVE,
+    Candidates,
+    MemoryFold,
+    not_considered,
+)
 from risegrad.curvature.diagnosis.diagnose import diagnose_operator
 from risegrad.curvature.diagnosis.inputs import (
     Measurement,
@@ -30,11 +35,10 @@ from risegrad.curvature.diagnosis.inputs import (
     uphill_never,
 )
 from risegrad.curvature.diagnosis.report import Diagnosis
-from risegrad.curvature.diagnosis.rules import Candidates, MemoryFold
 from risegrad.curvature.estimates import ProductBudget
 from risegrad.curvature.objective import Objective
-from risegrad.curvature.products import Kind, NetworkOperator, Operator, ScaledOperator
-from risegrad.curvature.space import EXACT, Space, joined, make_space
+from risegrad.curvature.products import Kind, NetworkOperator, Operator
+from risegrad.curvature.space import EXACT, Space, make_space
 from risegrad.curvature.targets import CrossEntropies
 from risegrad.memory.memory import Memory
 from risegrad.memory.remembering import remember
@@ -42,6 +46,7 @@ from riselab.common.settings import read
 from riselab.continual.additions.memory import RunMemory
 from riselab.continual.host import ParameterGroup, Ref, Session, SessionBatch
 from riselab.continual.training import SessionTraining
+from riselab.foresight.groups import ScaledOperator, joined
 from riselab.foresight.reached_point import ReachedPoint
 from riselab.foresight.settings import DiagnosisSettings
 

@@ -98,6 +98,6 @@ def _chat(run: Record) -> Iterator[str]:
 
 def _back(share: str) -> Iterator[str]:
     if share:
-        yield "import risegrad.memory.retraction"
+        yield "import risegrad.memory"
         yield "start = {name: p.detach().clone() for name, p in model.named_parameters()}  # before"
-        yield f"risegrad.memory.retraction.interpolate(model, start, {share})  # after training"
+        yield f"risegrad.memory.interpolate(model, start, {share})  # after training"

@@ -36,9 +36,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from risegrad.core.attachment import Attachment, On, attach
 from risegrad.core.shapers import Shaper
 from risegrad.memory.memory import Memory
-from risegrad.memory.penalty import Anchor
+from risegrad.memory.penalty import Anchor, interpolate, retract
 from risegrad.memory.remembering import remember
-from risegrad.memory.retraction import interpolate, retract
 
 BATCH = 8
 INPUTS = 6

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,20 +14,18 @@ from risegrad.core.draws import mix
 from risegrad.core.shapers import Rise
 from risegrad.curvature.batches import check_same_form, form_of
 from risegrad.curvature.damage import Calibration, evaluate
-from risegrad.curvature.diagnosis.candidates import candidates_for, with_pasts
+from risegrad.curvature.diagnosis.candidates import Candidates, candidates_for
 from risegrad.curvature.diagnosis.inputs import (
     BatchLoss,
     Measurement,
     Progress,
     check_options,
-    optimizer_of,
+    cut,
     plain_step,
-    problem_of,
 )
 from risegrad.curvature.diagnosis.report import BlockReport, Diagnosis, Totals, verdicts
-from risegrad.curvature.diagnosis.rules import Candidates, Measured, Pricing, forecasts
+from risegrad.curvature.diagnosis.rules import Measured, Pricing, forecasts
 from risegrad.curvature.estimates import (
-    Bounds,
     Estimate,
     ProductBudget,
     Tick,
@@ -44,9 +41,9 @@ from risegrad.memory.memory import Memory
 
 
 def diagnose(
-    model: nn.Module | Any,
-    historical: Batches | Any,
-    incoming: Batches | Any = None,
+    model: nn.Module,
+    historical: Batches,
+    incoming: Batches,
     *,
     rise: Rise | None = None,
     memory: Memory | None = None,
@@ -56,37 +53,33 @@ def diagnose(
 ) -> Diagnosis:
     """What one step on ``incoming`` would do to the loss on ``historical``, rule by rule.
 
-    ``model``: a module, with or without peft, or a transformers Trainer. ``historical`` and
-    ``incoming`` are lists (or loaders) of batches of one form: pairs ``(inputs, target)`` or
-    mappings with ``labels`` as for transformers; ``BatchLoss(predict=...)`` reads other forms. One
-    pair of tensors is divided into batches; with a Trainer they are data sets in its form, by
-    default its own. ``rise`` is the shaper you would attach: its ``q``, ``blocks`` and ``exempt``
-    count. ``memory`` would shape an informed step; make it from other examples than ``historical``.
-    Without one, each half of the historical batches makes a memory that is judged on the other.
-    ``step`` is the learning rate of plain descent; damage grows with its square. ``measurement``
-    chooses curvature, precision, seed and optimizer.
+    ``model``: with or without peft. ``historical`` and ``incoming`` are lists (or loaders) of
+    batches of one form: pairs ``(inputs, target)`` or mappings with ``labels`` as for transformers;
+    ``BatchLoss(predict=...)`` reads other forms. One pair of tensors is divided into batches.
+    ``rise`` is the shaper you would attach: its ``q``, ``blocks`` and ``exempt`` count. ``memory``
+    would shape an informed step; make it from other examples than ``historical``. Without one, each
+    half of the historical batches makes a memory that is judged on the other. ``step`` is the
+    learning rate of plain descent; damage grows with its square. ``measurement`` chooses curvature,
+    precision, seed and optimizer.
 
     The model is measured in eval mode (no dropout, running batch statistics) and restored
     afterwards; all numbers are a pure function of the model, the batches and the seed.
     """
-    check_options(rise, memory, batch_loss, measurement)
-    shaper, how = rise or Rise(), measurement or Measurement()
-    read = batch_loss or BatchLoss()
-    trains = optimizer_of(how.optimizer, model)
-    model, historical, incoming = problem_of(model, historical, incoming)
+    check_options(model, rise, memory, batch_loss, measurement)
+    shaper, how, read = rise or Rise(), measurement or Measurement(), batch_loss or BatchLoss()
     parameters = trained_parameters(model, shaper.exempt)
     space = make_space(parameters, shaper)
-    kept = Objective(model, historical, read.loss, read.predict, "historical")
-    new = Objective(model, incoming, read.loss, read.predict, "incoming")
+    kept = Objective(model, cut(historical), read.loss, read.predict, "historical")
+    new = Objective(model, cut(incoming), read.loss, read.predict, "incoming")
     check_same_form(new.batches, "incoming", form_of(kept.batches[0]))
     space, g = new.step(space, parameters, shaper)
     h = kept.gradient(space, parameters)
     columns, seed = how.budget.columns, mix(how.seed, 7) % 2**31
     operator = NetworkOperator(kept, space, parameters, how.curvature, columns=columns, seed=seed)
-    chosen = with_pasts(candidates_for(kept, shaper, memory, how), kept, space, parameters)
+    chosen = candidates_for(kept, shaper, memory, how, space, parameters)
     found = diagnose_operator(
         operator, g, h, step=step, measurement=how, candidates=chosen,
-        plain=plain_step(trains, g, space, parameters),
+        plain=plain_step(how.optimizer, g, space, parameters),
     )  # fmt: skip
     return replace(
         found, curvature=how.curvature, historical_loss=kept.value(), incoming_loss=new.value()
@@ -119,7 +112,9 @@ def diagnose_operator(
     moving = bool(g.any())
     own = None if plain is None else _check_gradient(plain, space, "plain")
     pricing = Pricing(operator, g, h, own, eta) if moving else None
-    totals = _totals(measured) if measured.values else None
+    totals = None
+    if measured.values:
+        totals = Totals(**{each.name: _estimate(measured, each.name) for each in fields(Totals)})
     rho = how.damping
     if rho is None and totals is not None and totals.lambda_avg.value > 0:
         rho = totals.lambda_avg.value  # directions flatter than the average count as flat
@@ -149,21 +144,6 @@ def measure(
     return Measured(probes, terms, *jackknife(formula, probes))
 
 
-def _totals(measured: Measured) -> Totals:
-    def at(name: str) -> Estimate:
-        return _estimate(measured, name)
-
-    return Totals(
-        fo=at("damage.fo"), scaled_fo=at("damage.scaled_fo"),
-        rise=at("damage.rise"), rise_std=at("damage.rise_std"),
-        # Mean damage sees second moments alone, and those of covariance noise are RISE's.
-        covariance_noise_std=at("damage.covariance_noise_std"), gap=at("gap.total"),
-        change_fo=at("change.fo"), change_scaled_fo=at("change.scaled_fo"),
-        change_rise=at("change.rise"), change_rise_std=at("change.rise_std"),
-        lambda_dir=at("lambda_dir"), lambda_avg=at("lambda_avg"),
-    )  # fmt: skip
-
-
 def _blocks(measured: Measured, space: Space, rho: float | None) -> tuple[BlockReport, ...]:
     """``rho`` is None where nothing can be said about flat directions."""
     terms = measured.gradient
@@ -172,18 +152,17 @@ def _blocks(measured: Measured, space: Space, rho: float | None) -> tuple[BlockR
     found = []
     for b, block in enumerate(space.blocks):
         g2, along, pull = terms.g2[b].item(), terms.ghg[b].item(), terms.hg2[b].item()
-        at = partial(_estimate, measured, b=b)
-        flat: Bounds | None = None
-        if rho is not None:
-            # Rounding can leave g'Hg a hair below zero where it is zero.
-            flat = first_step_bounds(g2, max(along, 0.0), pull, rho)
+        at = {name: _estimate(measured, f"block.{name}", b) for name in SCORES}
+        # Rounding can leave g'Hg a hair below zero where it is zero.
+        flat = None if rho is None else first_step_bounds(g2, max(along, 0.0), pull, rho)
         found.append(BlockReport(
-            name=block.name, d=block.d, q=block.q, tau=block.tau, mean_factor=block.mean_factor,
-            gradient_norm=g2**0.5, lambda_dir=at("block.lambda_dir") if g2 else None,
-            lambda_avg=at("block.lambda_avg"), S=at("block.S"), C=at("block.C"), R=flat,
-            fo=at("block.fo"),
+            block.name, block.d, block.q, block.tau, block.mean_factor, g2**0.5,
+            at["lambda_dir"] if g2 else None, at["lambda_avg"], at["S"], at["C"], flat, at["fo"],
         ))  # fmt: skip
     return tuple(found)
+
+
+SCORES = ("lambda_dir", "lambda_avg", "S", "C", "fo")
 
 
 def _estimate(measured: Measured, name: str, b: int | None = None) -> Estimate:

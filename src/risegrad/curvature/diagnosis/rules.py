@@ -15,9 +15,18 @@ import torch
 from torch import Tensor, nn
 
 from risegrad.core.draws import mix
-from risegrad.core.shapers import IsotropicNoise, Rise, ScaledFO, Shaper
+from risegrad.core.shapers import Shaper
 from risegrad.core.shards import WholeStep
 from risegrad.curvature.damage import Bends, Calibration, priced
+from risegrad.curvature.diagnosis.candidates import (
+    ADAM,
+    FO,
+    ISOTROPIC,
+    RISE,
+    SCALED,
+    Candidates,
+    informed_name,
+)
 from risegrad.curvature.diagnosis.inputs import signs
 from risegrad.curvature.estimates import (
     Estimate,
@@ -33,14 +42,6 @@ from risegrad.curvature.space import Space
 from risegrad.memory.informed import Informed
 from risegrad.memory.layers import named_parameters
 from risegrad.memory.memory import Memory
-
-FO, SCALED, RISE, COVARIANCE = "FO", "scaled FO", "RISE", "covariance noise"
-ISOTROPIC, ADAM = "isotropic noise", "Adam's own step"
-
-
-def informed_name(damping: float) -> str:
-    """How an informed step is called."""
-    return f"informed, damping {damping:g}"
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,7 @@ class Measured:
     errors: Numbers = field(default_factory=dict)
 
 
+NONE = Estimate(0.0)
 OWN_DRAWS = 3
 """Products with randomly signed blocks for ``u_b'H_bb u_b``, which only gradients have already."""
 
@@ -143,49 +145,37 @@ class Pricing:
 
     def bends(self, x: Tensor) -> Bends:
         """One product."""
-        bends = self.operator.bends(x[:, None])
-        return Bends.of(bends, torch.tensor([self.gain(x)], dtype=torch.float64))
+        bends = self.operator.bends(x[:, None])[:, 0]
+        return Bends(bends, torch.full_like(bends, self.gain(x)))
 
     def shortened(self) -> Tensor:
         """RISE's mean: the plain step, each block times its mean factor."""
         space = self.operator.space
         return space.spread(space.numbers("mean_factor")) * self.step
 
-    def forecast(self, name: str, found: Bends, pull: float, products: int = 0) -> RuleForecast:
-        """A rule from its products, and from the historical gradient along it."""
-        rule = priced(found, self.plain)
-        damage = self.eta**2 / 2 * found.bends.sum(0).mean().item()
-        return self._changed(RuleForecast(
-            name, rule.share, rule.gain, rule.efficiency, Estimate(damage),
-            found.gains.mean().item() / self.progress, products=products, on=self.on,
-        ), pull)  # fmt: skip
-
-    def _changed(self, rule: RuleForecast, pull: float) -> RuleForecast:
-        """With the change of the loss; it takes no product."""
-        linear = Estimate(-self.eta * self.progress * pull)
-        return rule.changing(linear, self.eta**2 / 2 * self.plain.bends.sum().item())
-
-    def noisy(
-        self, name: str, mean: Bends, pull: float, noise: Estimate, by_batch: Tensor
+    def forecast(
+        self, name: str, found: Bends, pull: float, products: int = 0, noise: Estimate = NONE
     ) -> RuleForecast:
-        """A rule from the products with its mean and the damage of its noise.
+        """A rule from its products, and from the historical gradient along it.
 
-        Errors are over batches, and over the probes that gave the noise.
+        Errors are over batches, and over the probes that gave the ``noise`` in the products.
         """
-        whole = Bends(mean.bends + noise.value * by_batch[:, None], mean.gains)
-        rule, bend = priced(whole, self.plain), whole.bends.sum().item()
-        rough = noise.error / abs(bend) if bend else 0.0
+        rule, bend = priced(found, self.plain), found.bends.sum().item()
 
-        def with_noise(found: Estimate) -> Estimate:
-            error = math.hypot(found.error, abs(found.value) * rough)
-            return Estimate(found.value, error, noise.products)
+        def noisy(of: Estimate) -> Estimate:
+            if not (noise.error and bend):
+                return of
+            error = math.hypot(of.error, abs(of.value) * (noise.error / abs(bend)))
+            return Estimate(of.value, error, noise.products)
 
         half = self.eta**2 / 2
-        return self._changed(RuleForecast(
-            name, with_noise(rule.share), with_noise(rule.gain), with_noise(rule.efficiency),
+        made = RuleForecast(
+            name, noisy(rule.share), noisy(rule.gain), noisy(rule.efficiency),
             Estimate(half * bend, half * noise.error, noise.products),
-            mean.gains.mean().item() / self.progress, on=self.on,
-        ), pull)  # fmt: skip
+            found.gains.mean().item() / self.progress, products=products, on=self.on,
+        )  # fmt: skip
+        linear = Estimate(-self.eta * self.progress * pull)
+        return made.changing(linear, half * self.plain.bends.sum().item())
 
     def noise(self, measured: Measured, seed: int) -> NoiseTerms:
         """RISE scatters by ``(u_b u_b' + |u_b|^2 I)/n_b``, isotropic noise without the first."""
@@ -204,14 +194,11 @@ class Pricing:
             }
 
         values, errors = jackknife(formula, measured.probes)
-        own = Estimate(0.0) if known is not None else self._own_noise(c, mix(seed, 8))
-        rise = Estimate(
-            values["rise"].item() + own.value, math.hypot(errors["rise"].item(), own.error),
-            measured.probes.count,
-        )  # fmt: skip
-        even = Estimate(
-            values["isotropic"].item(), errors["isotropic"].item(), measured.probes.count
-        )
+        own = NONE if known is not None else self._own_noise(c, mix(seed, 8))
+        count = measured.probes.count
+        error = math.hypot(errors["rise"].item(), own.error)
+        rise = Estimate(values["rise"].item() + own.value, error, count)
+        even = Estimate(values["isotropic"].item(), errors["isotropic"].item(), count)
         by_batch = self._noise_by_batch(c, u2, mix(seed, 9))
         return NoiseTerms(rise, even, by_batch, self.operator.products - before)
 
@@ -238,53 +225,6 @@ class Pricing:
         return found / found.sum() if bool((found >= 0).all() and found.sum() > 0) else even
 
 
-@dataclass(frozen=True)
-class MemoryFold:
-    """A memory, and the historical batches on which steps that it shapes are measured.
-
-    A memory must not be judged on the examples that it was made from: it does not step where they
-    are, and looks better than it is.
-    """
-
-    memory: Memory
-    parts: tuple[int, ...] = ()
-    """Numbers of batches; empty: all."""
-    past: Tensor | None = field(default=None, compare=False, repr=False)
-    """Their part of the historical gradient; None: all of it."""
-
-
-@dataclass(frozen=True)
-class Candidates:
-    """What could be attached, and what its memories are to be judged on."""
-
-    rise: Rise = field(default_factory=Rise)
-    memory: Memory | None = None
-    """The one that a recommended shaper gets."""
-    folds: tuple[MemoryFold, ...] = ()
-    dampings: tuple[float, ...] = ()
-    model: nn.Module | None = None
-    """Whose parameters the folds' memories are of."""
-    note: str = ""
-    """Why there is no informed rule, where there is none."""
-
-    def shapers(self) -> dict[str, Shaper]:
-        """Ready to attach."""
-        like = {"q": self.rise.q, "blocks": self.rise.blocks, "seed": self.rise.seed,
-                "exempt": self.rise.exempt}  # fmt: skip
-        found: dict[str, Shaper] = {
-            RISE: self.rise,
-            SCALED: ScaledFO(**like),  # type: ignore[arg-type]
-            ISOTROPIC: IsotropicNoise(**like),  # type: ignore[arg-type]
-        }
-        if self.memory is not None:
-            exempt = self.rise.exempt
-            found |= {
-                informed_name(rho): Informed(self.memory, rho, match="norm", exempt=exempt)
-                for rho in self.dampings
-            }
-        return found
-
-
 def forecasts(
     pricing: Pricing, measured: Measured, candidates: Candidates, seed: int
 ) -> tuple[RuleForecast, ...]:
@@ -301,10 +241,9 @@ def forecasts(
     ]
     beside = operator.rated(signs(g)) if descent else g
     rule = pricing.forecast(other, pricing.bends(beside), pricing.pull(beside), 1)
-    found.append(replace(rule, on="gradient"))
-    for damping in candidates.dampings if candidates.folds else ():
-        found.append(_informed(pricing, candidates, damping))
-    return tuple(found)
+    dampings = candidates.dampings if candidates.folds else ()
+    informed = (_informed(pricing, candidates, damping) for damping in dampings)
+    return (*found, replace(rule, on="gradient"), *informed)
 
 
 def _random_rules(pricing: Pricing, measured: Measured, seed: int) -> Iterator[RuleForecast]:
@@ -312,10 +251,13 @@ def _random_rules(pricing: Pricing, measured: Measured, seed: int) -> Iterator[R
     bends, pull = pricing.bends(mean), pricing.pull(mean)
     yield pricing.forecast(SCALED, bends, pull, 1)
     noise = pricing.noise(measured, seed)
-    rise = pricing.noisy(RISE, bends, pull, noise.rise, noise.by_batch)
-    yield replace(rise, products=noise.products)
-    pull = pricing.pull(pricing.step)
-    yield pricing.noisy(ISOTROPIC, pricing.plain, pull, noise.isotropic, noise.by_batch)
+
+    def noisy(found: Bends, more: Estimate) -> Bends:
+        return Bends(found.bends + more.value * noise.by_batch, found.gains)
+
+    yield pricing.forecast(RISE, noisy(bends, noise.rise), pull, noise.products, noise.rise)
+    pull, plain = pricing.pull(pricing.step), noisy(pricing.plain, noise.isotropic)
+    yield pricing.forecast(ISOTROPIC, plain, pull, 0, noise.isotropic)
 
 
 def _informed(pricing: Pricing, candidates: Candidates, damping: float) -> RuleForecast:
@@ -328,14 +270,14 @@ def _informed(pricing: Pricing, candidates: Candidates, damping: float) -> RuleF
         shaper = Informed(memory, damping, match="norm")  # and told by how much its rate must rise
         return informed_direction(operator.space, pricing.step, named, shaper)
 
-    bends = torch.zeros(operator.parts, 1, dtype=torch.float64)
+    bends = torch.zeros(operator.parts, dtype=torch.float64)
     gains = torch.zeros_like(bends)
     steps = [shaped(fold.memory) for fold in candidates.folds]
     pull = 0.0
     for fold, x in zip(candidates.folds, steps, strict=True):
         pull += pricing.pull(x, fold.past)
         chosen = list(fold.parts or range(operator.parts))
-        bends[chosen] = operator.bends(x[:, None], chosen)
+        bends[chosen] = operator.bends(x[:, None], chosen)[:, 0]
         gains[chosen] = pricing.gain(x)
     found = pricing.forecast(informed_name(damping), Bends(bends, gains), pull, 1)
     seen = [

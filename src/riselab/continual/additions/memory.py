@@ -27,9 +27,8 @@ from risegrad.memory.informed import Informed, right_place
 from risegrad.memory.layers import all_layers, role_of
 from risegrad.memory.memory import Memory
 from risegrad.memory.outputs import Reading
-from risegrad.memory.penalty import Anchor
+from risegrad.memory.penalty import Anchor, interpolate, retract
 from risegrad.memory.remembering import remember
-from risegrad.memory.retraction import interpolate, retract
 from riselab.common.settings import Checked, Count, Limits, NonNegative, PositiveInt
 from riselab.continual.additions.addition import Addition, AdditionSettings, Training
 from riselab.continual.host import ParameterGroup, Ref, Session, differentiable
