@@ -174,7 +174,7 @@ class Objective:
         check_labels(prediction, target, self.loss, self.what)
         if not target.numel():
             raise ValueError(
-                f"{self.what} batches must each have a label other than -100, got a batch without one"
+                f"{self.what} batches must each have a label other than -100, got one without"
             )
         return target
 

@@ -148,8 +148,8 @@ class KeptTask:
                 given = given.nan_to_num(nan=0.0)  # a model that diverged gets nothing right
             if len(given) != size_of(batch) or not bool(((given >= 0) & (given <= 1)).all()):
                 raise ValueError(
-                    f"metric must return one number in [0, 1] for each of {size_of(batch)} examples, "
-                    f"got {given.tolist()}"
+                    "metric must return one number in [0, 1] for each of "
+                    f"{size_of(batch)} examples, got {given.tolist()}"
                 )
             return given
         if not are_classes(prediction, target):
