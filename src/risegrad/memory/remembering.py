@@ -170,13 +170,7 @@ def remember(
         given = rounds(batches, _device(run), examples, ranks)
         way = partial(choose_rows, run, of=of, predict=predict)
         score = drawn_score if of == "predictions" else probed_score
-        counts = 0, 0
-        for counts in _passes(run, watched, given, way, score, ranks, seed):
-            told(counts[0], examples)
-        if not counts[0]:
-            raise ValueError("batches must hold at least one batch, got none")
-        if not counts[1]:
-            raise ValueError("no position counts in these batches: every label is -100")
+        counts = _passes(run, watched, given, way, score, ranks, seed, lambda n: told(n, examples))
         join(watched, ranks, _device(run))
     unreached = _check_reached(watched, of)
     if strict and unreached:
@@ -205,11 +199,12 @@ def _passes(
     score: Callable[[Tensor, Draws], Tensor],
     ranks: Ranks,
     seed: int,
-) -> Iterator[tuple[int, int]]:
-    """A forward and backward pass for each batch, watched: the examples and the predictions that
-    all processes have seen so far."""
+    tell: Callable[[int], None],
+) -> tuple[int, int]:
+    """A forward and backward pass for each batch, watched; how many examples and predictions all
+    processes have seen."""
     thread = torch.zeros((), device=_device(model), requires_grad=True)
-    way, predictions = None, 0
+    way, seen, predictions = None, 0, 0
     for now in given:
         way = way or rows(now.batch)
         # Checkpointing runs layers again on the way back: they must be watched then too.
@@ -225,8 +220,13 @@ def _passes(
         if not predictions and any(counts):  # not after all batches
             still = [n for n, w in watched.items() if w.called and not w.differentiable]
             _check_differentiable(still)
-        predictions += sum(counts)
-        yield now.seen, predictions
+        seen, predictions = now.seen, predictions + sum(counts)
+        tell(seen)
+    if not seen:
+        raise ValueError("batches must hold at least one batch, got none")
+    if not predictions:
+        raise ValueError("no position counts in these batches: every label is -100")
+    return seen, predictions
 
 
 def _device(model: nn.Module) -> torch.device:
