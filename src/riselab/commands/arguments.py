@@ -68,13 +68,14 @@ def add_settings(parser: argparse.ArgumentParser, cls: type, metavars: Mapping[s
     """An option for each of these fields of a dataclass, explained by the field's docstring."""
     known = {field.name: field for field in fields(cls)}
     for name, metavar in metavars.items():
-        default, text = known[name].default, meanings(cls)[name]
+        default, text = known[name].default, meanings(cls)[name].rstrip(".")
         option: dict[str, Any] = {"action": "store_true"}
         if not isinstance(default, bool):
             kind = type(default) if default is not None else int if metavar == "N" else str
             option = {"type": kind, "default": default, "metavar": metavar}
-            text += f" (default {default})" if default else ""
-        text = text[0].lower() + text[1:].rstrip(".").replace("``", "").replace("%", "%%")
+            shown = f"{default:g}" if isinstance(default, float) else default
+            text += f" (default {shown})" if default else ""
+        text = text[0].lower() + text[1:].replace("``", "").replace("%", "%%")
         parser.add_argument(f"--{name.replace('_', '-')}", help=text, **option)
 
 

@@ -189,7 +189,7 @@ class RunOptions:
 
     out: Path
     engine: str = "local"
-    """Where: local, processes on this machine; or ray, Ray tasks."""
+    """Where: local (processes on this machine) or ray (Ray tasks)."""
     workers: int | None = None
     """Runs at a time (default: one per GPU, or one per core up to 8)."""
     threads: int | None = None
