@@ -173,7 +173,7 @@ def _execute(order: RunOrder, folder: Path, watch: Watch | None) -> tuple[str, s
         if order.processes > 1:
             result, memory = run_processes.together(order)
         else:
-            result, memory = perform(order, settings, watch=watch)
+            result, memory = perform(order, settings, True, watch)
         seconds = {"total": round(time.perf_counter() - clock, 3)} | result.pop("seconds", {})
         notes = [without_paths(note, readings, folder) for note in result.get("notes", [])]
         inputs = _look_at(order, readings)
