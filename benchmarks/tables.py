@@ -285,7 +285,8 @@ def _metric(record: Record, key: str) -> float:
 
 
 EXPERIMENTS = (
-    "turned-digits", "turned-digits-validated", "turned-digits-ablations", "turned-digits-ten", "banking77",
+    "turned-digits", "turned-digits-validated", "turned-digits-ablations", "turned-digits-ten",
+    "banking77",
     "banking77-t5", "banking77-zero-shot", "cifar100-within", "digits", "table1-cpu",
     "table3-cpu", "language-short-cpu", "language-frontier-cpu", "language-ten-cpu",
     "keep-135", "keep-135-past-tense",
