@@ -35,6 +35,11 @@ def test_the_citation_is_a_citation_file() -> None:
     assert paper["title"] in (ROOT / "README.md").read_text("utf-8")
 
 
+def test_no_line_of_the_readme_begins_with_a_mark() -> None:
+    """There a comment begins a block of HTML: the paragraph breaks, and its code is not code."""
+    assert "\n<!-- =" not in (ROOT / "README.md").read_text("utf-8")
+
+
 @pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
 def test_an_issue_form_has_what_a_form_needs(path: Path) -> None:
     form = yaml.safe_load(path.read_text("utf-8"))
