@@ -25,13 +25,14 @@ PACKAGES = (
 
 def environment() -> dict[str, Any]:
     """Python, system, device, threads and the versions of the packages that matter."""
+    torch = _torch()
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "machine": platform.machine(),
         "cpus": cores(),
-        "device": _device(),
-        "threads": _threads(),
+        "device": str(torch.cuda.get_device_name()) if _on_gpu() else "cpu",
+        "threads": None if torch is None else int(torch.get_num_threads()),
         "packages": {name: found for name in PACKAGES if (found := _version(name))},
     }
 
@@ -43,17 +44,15 @@ def watch_memory() -> None:
     """
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
-    torch = _torch()
-    if torch is not None and torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
+    if _on_gpu():
+        _torch().cuda.reset_peak_memory_stats()
 
 
 def memory() -> dict[str, int]:
     """The largest this process was since ``watch_memory``, here and on the accelerator."""
     found = {"peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
-    torch = _torch()
-    if torch is not None and torch.cuda.is_available():
-        found["peak_device_bytes"] = int(torch.cuda.max_memory_allocated())
+    if _on_gpu():
+        found["peak_device_bytes"] = int(_torch().cuda.max_memory_allocated())
     return found
 
 
@@ -69,13 +68,6 @@ def _torch() -> Any:
     return sys.modules.get("torch")
 
 
-def _device() -> str:
+def _on_gpu() -> bool:
     torch = _torch()
-    if torch is not None and torch.cuda.is_available():
-        return str(torch.cuda.get_device_name())
-    return "cpu"
-
-
-def _threads() -> int | None:
-    torch = _torch()
-    return None if torch is None else int(torch.get_num_threads())
+    return torch is not None and bool(torch.cuda.is_available())

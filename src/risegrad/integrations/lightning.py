@@ -14,12 +14,7 @@ from torch.optim import Optimizer
 from risegrad.core.attachment import On
 from risegrad.core.optimizers import unwrapped
 from risegrad.core.shapers import Shaper
-from risegrad.integrations.callbacks import (
-    Attaching,
-    ForgettingInTraining,
-    KeepInTraining,
-    Prepare,
-)
+from risegrad.integrations.callbacks import Attaching, ForgettingInTraining, KeepInTraining, Prepare
 from risegrad.integrations.forgetting_meter import MeterReading
 from risegrad.integrations.kept_scores import KeptScore
 from risegrad.keeping.looking import SeenPrecision

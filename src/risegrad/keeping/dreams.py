@@ -208,11 +208,7 @@ class _Writer:
         return [torch.tensor([first])] * count
 
     def _written(
-        self,
-        begun: Sequence[Tensor],
-        most: int,
-        stop: Sequence[int] = (),
-        fresh: bool = False,
+        self, begun: Sequence[Tensor], most: int, stop: Sequence[int] = (), fresh: bool = False
     ) -> list[Tensor]:
         """What the model goes on with, up to the end; degenerate samples are drawn again.
 

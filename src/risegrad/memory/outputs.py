@@ -68,15 +68,10 @@ def uniform(seed: int, start: int, count: int, width: int) -> Tensor:
     What a row draws is decided by its place among all rows, not by the batch or the process that it
     is in, and does not depend on the kind of CPU, as torch's own ``multinomial`` does.
     """
-    tables = [
-        torch.rand(
-            TABLE,
-            width,
-            dtype=torch.float64,
-            generator=torch.Generator().manual_seed(mix(seed, 17, number) % 2**63),
-        )
-        for number in range(start // TABLE, (start + count - 1) // TABLE + 1)
-    ]
+    tables = []
+    for number in range(start // TABLE, (start + count - 1) // TABLE + 1):
+        generator = torch.Generator().manual_seed(mix(seed, 17, number) % 2**63)
+        tables.append(torch.rand(TABLE, width, dtype=torch.float64, generator=generator))
     return torch.cat(tables)[start % TABLE :][:count]
 
 

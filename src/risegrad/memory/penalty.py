@@ -26,14 +26,7 @@ from risegrad.core.blocks import listing
 from risegrad.core.coverage import plain_name
 from risegrad.core.shards import exact_products
 from risegrad.memory.factor import Diagonal
-from risegrad.memory.layers import (
-    PAIR,
-    LayerMemory,
-    Role,
-    layer_name,
-    named_parameters,
-    role_of,
-)
+from risegrad.memory.layers import PAIR, LayerMemory, Role, layer_name, named_parameters, role_of
 from risegrad.memory.ranks import check_unsharded
 from risegrad.memory.sides import check_shape, pairs_in_use, scalings
 from risegrad.memory.watch import at_least_float32

@@ -305,16 +305,11 @@ def _memories(
         for part, total in zip(PARTS[w.layer.kind], (w.inputs, w.outputs), strict=True)
     }
     sides = sides_of(asked)
-    return {
-        name: LayerMemory(
-            w.layer.kind,
-            w.layer.shape,
-            {part: sides[name, part] for part in PARTS[w.layer.kind]},
-            examples,
-            predictions,
-        )
-        for name, w in watched.items()
-    }
+    found = {}
+    for name, w in watched.items():
+        parts = {part: sides[name, part] for part in PARTS[w.layer.kind]}
+        found[name] = LayerMemory(w.layer.kind, w.layer.shape, parts, examples, predictions)
+    return found
 
 
 def _bytes_of_a_number(model: nn.Module) -> int:

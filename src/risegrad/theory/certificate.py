@@ -195,11 +195,7 @@ class RealizedGap:
 
 
 def realized_gap(
-    H: Tensor,
-    g: Tensor,
-    directions: Tensor,
-    eta: float = 1.0,
-    estimate: Tensor | None = None,
+    H: Tensor, g: Tensor, directions: Tensor, eta: float = 1.0, estimate: Tensor | None = None
 ) -> RealizedGap:
     """Account for the gap of one given batch (equations 18, 19 and 78).
 

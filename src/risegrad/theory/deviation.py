@@ -214,12 +214,7 @@ def covariance_deviation_bound(d: int, q: int, delta: float) -> float:
 
 
 def deviation_bound(
-    H: Tensor,
-    g: Tensor,
-    q: int,
-    delta: float,
-    eta: float = 1.0,
-    constant: float = PROVEN_CONSTANT,
+    H: Tensor, g: Tensor, q: int, delta: float, eta: float = 1.0, constant: float = PROVEN_CONSTANT
 ) -> Tensor:
     """``B_q = C (eta^2/2) |g|^2 lambda_max (psi + psi^2)`` (Proposition B.1, equations 27 and 30).
 

@@ -345,8 +345,7 @@ def lora_factors(D: Tensor, S: Tensor, A: Tensor, B: Tensor, scaling: float = 1.
     _check_adapter(down, up, left.shape[-1], right.shape[-1])
     squared = check_number("scaling", scaling, above=0) ** 2
     return LoraFactors(
-        of_A=(squared * up.mT @ left @ up, right),
-        of_B=(squared * left, down @ right @ down.mT),
+        of_A=(squared * up.mT @ left @ up, right), of_B=(squared * left, down @ right @ down.mT)
     )
 
 
