@@ -25,9 +25,10 @@ from riselab.continual.host import Stream, Task, silent
 from riselab.continual.language.hosts.lora import LanguageHostSettings, SeqLora
 from riselab.continual.language.kit import LanguageKit
 from riselab.continual.language.models import LanguageModelSettings, wrap
-from riselab.continual.language.run import USUAL
+from riselab.continual.language.run import LanguageRun
 from riselab.continual.language.scoring import label_scores
 from riselab.continual.language.streams.build import TextSplit
+from riselab.continual.language.streams.settings import LanguageStreamSettings
 from riselab.continual.rules import Rule
 from riselab.continual.training import Loop, SessionTraining
 
@@ -81,16 +82,15 @@ def kit(rule: str, batches: int) -> LanguageKit:
     split = TextSplit(
         texts(count, (40, 120), generator), tuple(labels[n] for n in places), tuple(places)
     )
-    return LanguageKit(
-        stream=Stream("words", (Task("words", labels, split, split, split),)),
-        model=wrap(model(), tokenizer(), LanguageModelSettings()),
+    settings = LanguageRun(
+        stream=LanguageStreamSettings("words", ("words",)),
+        host=None,
         rule=Rule(rule),
-        adapter=USUAL,
-        head=USUAL,
         loop=Loop(batch=BATCH),
-        devices=Devices(device="cpu"),
-        seed=0,
     )
+    stream = Stream("words", (Task("words", labels, split, split, split),))
+    made = wrap(model(), tokenizer(), LanguageModelSettings())
+    return LanguageKit(settings, stream, Devices(device="cpu"), made, SeqLora)
 
 
 class OneEpoch:

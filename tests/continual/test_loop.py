@@ -257,12 +257,12 @@ class OfOneProcess(torch.Tensor):
 
 def test_cached_features_are_never_handed_to_workers():
     host = host_of(host={"name": "learnable-classifier"}, loop={"workers": 2})
-    kept = host.kit.kept_features
+    kept = host.kit.features_of
 
     def on_a_device(*args, **kwargs):
         return tuple(tensor.as_subclass(OfOneProcess) for tensor in kept(*args, **kwargs))
 
-    host.kit.kept_features = on_a_device
+    host.kit.features_of = on_a_device
     training = training_of(host)
     assert math.isfinite(training.epoch(0, silent))
     assert [len(batch) for batch in training.examples([(0, n) for n in range(6)], 3)] == [3, 3]

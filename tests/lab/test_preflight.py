@@ -72,7 +72,7 @@ def test_one_message_for_the_whole_grid(
     head, *lines = err.splitlines()
     assert head == "rise run: error: 9 runs cannot start, something is missing:"
     cifar, vit, npz, weights = sorted(lines, key=lambda line: ("ours" in line, lines.index(line)))
-    assert f"- CIFAR-100 is not in {tmp_path}/data/cifar-100-python: --set stream." in cifar
+    assert f"- CIFAR-100 is not complete in {tmp_path}/data/cifar-100-python (" in cifar
     assert "--set stream.download=true" in cifar
     assert "model.name 'vit_base_patch16_224.augreg_in21k' is not in the local cache" in vit
     assert "model.safetensors of timm/vit_base_patch16_224.augreg_in21k on the Hugging" in vit

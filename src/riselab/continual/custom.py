@@ -18,7 +18,7 @@ from torch import Tensor, device, nn
 from risegrad.curvature.targets import choose_predict
 from riselab.common.inputs import Local, Reading
 from riselab.common.settings import Checked
-from riselab.continual import metrics, preflight
+from riselab.continual import metrics
 from riselab.continual.devices import Devices
 from riselab.continual.host import (
     Host,
@@ -33,7 +33,7 @@ from riselab.continual.host import (
 from riselab.continual.learning import History, Run
 from riselab.continual.preflight import Known, complaint
 from riselab.continual.rules import Rule
-from riselab.continual.runs import HostDomain, Matrix, read_run
+from riselab.continual.runs import HostDomain, Matrix, Work, read_run
 from riselab.continual.training import Loop
 
 
@@ -293,23 +293,28 @@ class OwnDomain(HostDomain[OwnRun]):
             )
         return settings
 
+    examples = "batches"
+    hosts = HOSTS
+
     def missing(self, settings: OwnRun, known: Known) -> list[str]:
         return complaint(lambda: made_problem(settings.stream.problem, settings.seed))
 
-    def estimate(self, settings: OwnRun) -> dict[str, Any]:
-        """Batches, and how many pass forward and backward while learning."""
-        new, tests = _sizes(self.host(settings, settings.devices))
-        trained = new * settings.adapter.epochs
-        return {"tasks": 2, "batches": new, "forward": trained + 2 * tests, "backward": trained}
+    def no_data(self, stream: OwnStreamSettings) -> list[str]:
+        """A run's seed is needed to see that; ``missing`` does it."""
+        return []
 
-    def seconds(self, settings: OwnRun) -> float:
-        """From one timed epoch and one scoring."""
-        devices = settings.devices
-        host = self.host(settings, devices)
-        new, tests = _sizes(host)
-        score = preflight.per_example(lambda: host.score(range(2)), tests, devices)
-        step = preflight.step(host, settings, devices)
-        return new * settings.adapter.epochs * step + 2 * tests * score
+    def work(self, settings: OwnRun) -> Work:
+        stream = self.host(settings, settings.devices).stream
+        tests = [len(task.test) for task in stream]
+        new = len(stream[1].train)
+        return Work([0, new], tests, new * settings.adapter.epochs, 2 * sum(tests))
+
+    def small(self, settings: OwnRun) -> OwnRun:
+        return settings
+
+    def score(self, host: OwnHost) -> int:
+        host.score(range(2))
+        return sum(len(task.test) for task in host.stream)
 
     def host(self, settings: OwnRun, devices: Devices) -> OwnHost:
         rule = settings.rule if settings.rule.name else Rule(OwnHost.default_rule)
@@ -326,8 +331,3 @@ class OwnDomain(HostDomain[OwnRun]):
 
 
 DOMAIN = OwnDomain()
-
-
-def _sizes(host: OwnHost) -> tuple[int, int]:
-    """Training batches of what is new, and test batches of both."""
-    return len(host.stream[1].train), sum(len(task.test) for task in host.stream)

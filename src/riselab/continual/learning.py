@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from riselab.continual.additions.keeping import Keep, Keeps
 from riselab.continual.additions.memory import LooksBack, MemorySettings, RunMemory, WithMemory
 from riselab.continual.checkpoints import Checkpoints, Origin
 from riselab.continual.devices import Devices
-from riselab.continual.host import Host, Report, Score, Session, TrainingBudget, silent
+from riselab.continual.host import Host, Report, Score, Session, Stream, TrainingBudget, silent
 from riselab.continual.rules import Rule
 from riselab.continual.training import Loop, SessionTraining
 
@@ -282,6 +282,19 @@ class Run:
     def devices(self) -> Devices:
         """Where it computes."""
         return Devices(self.loop.precision, self.loop.device)
+
+
+class HostKit:
+    """What every host works with: the stream, and the run's rule, budgets, loop and seed."""
+
+    def __init__(self, settings: Run, stream: Stream[Any], devices: Devices) -> None:
+        self.stream, self.devices = stream, devices
+        self.rule, self.adapter, self.head = settings.rule, settings.adapter, settings.head
+        self.loop, self.seed = settings.loop, settings.seed
+
+    def named_rule(self, default: str) -> Rule:
+        """The rule of the settings, or the host's own where they name none."""
+        return self.rule if self.rule.name else replace(self.rule, name=default)
 
 
 def made_additions(settings: Run) -> list[Addition]:

@@ -79,20 +79,21 @@ REPEATS = 3
 LONG = 5.0  # seconds: what takes longer is done once, and preparations are small beside it
 
 
-def per_example(work: Callable[[], object], examples: int, devices: Devices) -> float:
-    """Seconds; the median of a few, without the first, which also prepares."""
-    first, *others = [_time(work, devices)]
+def per_example(work: Callable[[], int], devices: Devices) -> float:
+    """Seconds of one of the examples that the work is on; the median of a few, without the first,
+    which also prepares."""
+    (first, count), others = _time(work, devices), []
     if first < LONG:
-        others = [_time(work, devices) for _ in range(REPEATS)]
-    return median(others or [first]) / examples
+        others = [_time(work, devices)[0] for _ in range(REPEATS)]
+    return median(others or [first]) / count
 
 
-def _time(work: Callable[[], object], devices: Devices) -> float:
+def _time(work: Callable[[], int], devices: Devices) -> tuple[float, int]:
     started = time.perf_counter()
-    work()
+    count = work()
     if devices.device.type != "cpu":
         torch.accelerator.synchronize()
-    return time.perf_counter() - started
+    return time.perf_counter() - started, count
 
 
 def step(host: Host, settings: Run, devices: Devices) -> float:
@@ -102,7 +103,12 @@ def step(host: Host, settings: Run, devices: Devices) -> float:
         return 0.0
     additions = made_additions(settings)
     training = SessionTraining(session, settings.loop, devices, additions, settings.seed)
-    return per_example(lambda: training.epoch(0, silent), session.examples, devices)
+
+    def epoch() -> int:
+        training.epoch(0, silent)
+        return session.examples
+
+    return per_example(epoch, devices)
 
 
 Counts = Iterable[tuple[str, int]]

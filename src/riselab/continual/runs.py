@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from risegrad.common.checks import check_choice
 from risegrad.common.imports import explained
@@ -18,9 +19,9 @@ from riselab.continual.additions import check_composition, read_additions
 from riselab.continual.devices import Devices, described
 from riselab.continual.host import Host, Report
 from riselab.continual.learning import History, Run, learn_stream, made_additions
-from riselab.continual.preflight import Known, checkpoint_bytes
+from riselab.continual.preflight import Known, checkpoint_bytes, once, per_example, step
 from riselab.continual.results import result
-from riselab.continual.rules import read_rule
+from riselab.continual.rules import Rule, read_rule
 
 Matrix = list[list[float]]
 S = TypeVar("S")
@@ -58,8 +59,29 @@ class Domain(ABC, Generic[S]):
         """Learn the stream, going on from checkpoints in ``folder``; the result, plain data."""
 
 
+@dataclass(frozen=True)
+class Work:
+    """How much a run is, in examples."""
+
+    train: list[int]
+    """Of each task."""
+    tests: list[int]
+    steps: int
+    """Examples of all training steps, as often as they are seen."""
+    scored: int
+    """Examples through the model outside training."""
+    base: int = 0
+    """Examples of the training before the stream."""
+    cached: bool = False
+    """Whether training steps see features and not the model."""
+
+
 class HostDomain(Domain[R]):
     """One whose runs take a host through a stream, by one loop for all."""
+
+    examples: ClassVar[str]
+    """What an example is called, in the plural."""
+    hosts: Mapping[str, type[Any]]
 
     @abstractmethod
     def host(self, settings: R, devices: Devices) -> Any:
@@ -68,6 +90,50 @@ class HostDomain(Domain[R]):
     @abstractmethod
     def summarize(self, settings: R, matrix: Matrix, union: list[float]) -> metrics.Summary:
         """Avg, Last and Fgt."""
+
+    @abstractmethod
+    def no_data(self, stream: Any) -> list[str]:
+        """What is not there for these settings of a stream."""
+
+    def no_model(self, model: Any) -> list[str]:
+        """What is not there for these settings of a model."""
+        return []
+
+    @abstractmethod
+    def work(self, settings: R) -> Work:
+        """How much a run is."""
+
+    @abstractmethod
+    def small(self, settings: R) -> R:
+        """The same with about a batch of examples of each task, to be timed."""
+
+    @abstractmethod
+    def score(self, host: Any) -> int:
+        """Pass test examples of the first task through the model; how many."""
+
+    def missing(self, settings: R, known: Known) -> list[str]:
+        """Each part is looked for once, however many rows share it."""
+        model = getattr(settings, "model", None)
+        return [*once(known, self.no_data, settings.stream), *once(known, self.no_model, model)]
+
+    def estimate(self, settings: R) -> dict[str, Any]:
+        """Examples through the model, counted forward and backward; scoring included."""
+        work, default = self.work(settings), self.hosts[settings.host.name].default_rule
+        passes = Rule(settings.rule.name or default, settings.rule.q).passes
+        forward, backward = (0 if work.cached else work.steps * n for n in passes)
+        return {
+            "tasks": len(work.train),
+            f"train {self.examples}": sum(work.train),
+            f"test {self.examples}": sum(work.tests),
+            "forward": work.base + forward + work.scored,
+            "backward": work.base + backward,
+        }
+
+    def seconds(self, settings: R) -> float:
+        """From timed steps and scores of a small run; a step of a base is about three passes."""
+        work, loop = self.work(settings), replace(settings.loop, score_on="test")
+        step, score = _paces(replace(self.small(settings), loop=loop, seed=0))
+        return work.steps * step + (work.scored + 3 * work.base) * score
 
     def more(self, found: dict[str, Any], host: Any, history: History) -> None:
         """Put into the result what only this domain has; by default nothing."""
@@ -80,6 +146,15 @@ class HostDomain(Domain[R]):
         found = result(host.stream, history, host.main_score, summarize)
         self.more(found, host, history)
         return found
+
+
+@cache
+def _paces(small: Any) -> tuple[float, float]:
+    """Seconds of an example in a step, and on its way through the model when it is scored."""
+    own, devices = domain(small.domain), small.devices
+    assert isinstance(own, HostDomain)
+    host = own.host(small, devices)
+    return step(host, small, devices), per_example(lambda: own.score(host), devices)
 
 
 def read_run(

@@ -36,7 +36,7 @@ def made(wanted: VisionRun) -> tuple[str, Any]:
     """The base of a run, and the head that came with it."""
     kit = make_host(wanted, Devices(device="cpu")).kit
     assert kit.base_head is not None
-    return kept_base.fingerprint(kept_base._both(kit.vit, kit.base_head).state_dict()), kit
+    return kept_base.fingerprint(torch.nn.ModuleList([kit.vit, kit.base_head]).state_dict()), kit
 
 
 def never(*given: Any) -> Any:
@@ -71,21 +71,19 @@ def test_another_base_is_another_file(folder: Path, change: dict[str, Any]) -> N
     assert len(list(folder.iterdir())) == 2
 
 
-@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "another"])
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty"])
 def test_a_broken_file_is_named_and_taught_again(folder: Path, damage: str) -> None:
     expected, _ = made(settings())
     (file,) = folder.iterdir()
     whole = bytearray(file.read_bytes())
-    if damage == "another":
-        made(settings(width=8))
-        (other,) = set(folder.iterdir()) - {file}
-        whole = bytearray(other.read_bytes())
-    elif damage == "flipped":
+    if damage == "flipped":
         whole[-1] ^= 1
     else:
         whole = whole[: len(whole) // 2 if damage == "cut" else 0]
     file.write_bytes(whole)
-    with pytest.warns(UserWarning, match=f"{file.name} is damaged .*: the base is trained again"):
+    with pytest.warns(
+        UserWarning, match=f"{file.name} .* is damaged .*: the base is trained again"
+    ):
         assert made(settings())[0] == expected
     assert made(settings())[0] == expected, "and kept in its place"
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from risegrad.common.seeds import generator_for
 from riselab.continual.devices import Devices
-from riselab.continual.host import Stream, TrainingBudget
+from riselab.continual.host import Stream
 from riselab.continual.language.batches import (
     IGNORED,
     Answered,
@@ -23,53 +22,44 @@ from riselab.continual.language.batches import (
 )
 from riselab.continual.language.models import LabelHead, LanguageModel, pooled
 from riselab.continual.language.streams.build import TextSplit
-from riselab.continual.language.streams.settings import PromptForm
-from riselab.continual.rules import Rule
-from riselab.continual.training import Loop
+from riselab.continual.learning import HostKit
+
+if TYPE_CHECKING:
+    from riselab.continual.language.hosts.lora import LanguageHost
+    from riselab.continual.language.run import LanguageRun
 
 
-@dataclass
-class LanguageKit:
+class LanguageKit(HostKit):
     """The parts that hosts share."""
 
     stream: Stream[TextSplit]
-    model: LanguageModel
-    rule: Rule
-    adapter: TrainingBudget
-    head: TrainingBudget
-    loop: Loop
-    devices: Devices
-    seed: int
-    bucket: bool = True
-    trains_head: bool = True
-    """Whether a classifier is trained on an encoder."""
-    prompt: PromptForm = "instruction"
-    """What of a task is in its prompts."""
-    classifier: LabelHead | None = field(default=None, init=False)
-    """Of an encoder only."""
-    _answered: dict[tuple[int, str], Answered] = field(default_factory=dict, init=False)
 
-    def __post_init__(self) -> None:
-        device = self.devices.device
-        self.model.module.to(device)
-        if self.model.kind != "encoder":
+    def __init__(
+        self, settings: LanguageRun, stream: Stream[TextSplit], devices: Devices,
+        model: LanguageModel, host: type[LanguageHost],
+    ) -> None:  # fmt: skip
+        super().__init__(settings, stream, devices)
+        self.model, self.bucket = model, settings.stream.bucket
+        self.classifier: LabelHead | None = None
+        """Of an encoder only, where the host trains one."""
+        self._answered: dict[tuple[int, str], Answered] = {}
+        device = devices.device
+        model.module.to(device)
+        if model.kind != "encoder":
             self._check_answers()
-        elif self.trains_head:
-            width = int(self.model.net.config.hidden_size)
+        elif host.trains_head:
+            width = int(model.net.config.hidden_size)
             generator = generator_for(self.seed, "head")
             self.classifier = LabelHead(width, self.labels, generator).to(device)
-        settings = self.model.settings
-        cut = settings.cut if self.prompt == "instruction" else "end"  # no "Answer:" to keep
-        self.limit = prompt_limit(self.model.tokenizer, settings.source_length, cut)
+        form = settings.stream.prompt
+        instructed = (host.prompt if form == "auto" else form) == "instruction"
+        cut = model.settings.cut if instructed else "end"  # no "Answer:" to keep
+        self.limit = prompt_limit(model.tokenizer, model.settings.source_length, cut)
 
     @property
     def labels(self) -> tuple[str, ...]:
         """All label texts of the stream, each once, as they first come."""
         return tuple(dict.fromkeys(label for task in self.stream for label in task.classes))
-
-    def named_rule(self, default: str) -> Rule:
-        """The rule of the settings, or the host's own where they name none."""
-        return self.rule if self.rule.name else replace(self.rule, name=default)
 
     def answered(self, task: int, split: str) -> Answered:
         """A split as tokens, made when it is first asked for."""

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 from riselab.common.inputs import Reading
 from riselab.common.settings import as_plain
-from riselab.continual import metrics, preflight
+from riselab.continual import metrics
 from riselab.continual.devices import Devices
-from riselab.continual.host import Stream, TrainingBudget
+from riselab.continual.host import TrainingBudget
 from riselab.continual.language.hosts import HOSTS
 from riselab.continual.language.hosts.lora import LanguageHost
 from riselab.continual.language.kit import LanguageKit
@@ -23,19 +22,23 @@ from riselab.continual.language.models import (
     load_model,
     model_of,
 )
-from riselab.continual.language.streams.build import TextSplit, build_stream
+from riselab.continual.language.streams.build import build_stream
 from riselab.continual.language.streams.hub import dataset_of, read_source, texts_of
 from riselab.continual.language.streams.settings import LanguageStreamSettings
 from riselab.continual.learning import History, Run
-from riselab.continual.preflight import Known, complaint, missing_extras, off_hub, once
+from riselab.continual.preflight import complaint, missing_extras, off_hub
 from riselab.continual.results import defined, matrices
-from riselab.continual.rules import Rule
-from riselab.continual.runs import HostDomain, Matrix, read_run
+from riselab.continual.runs import HostDomain, Matrix, Work, read_run
 
 USUAL = TrainingBudget(
     epochs=1, optimizer="adamw", lr=1e-3, weight_decay=0.0, schedule="constant", clip=1.0
 )
 """The benchmark's: AdamW without decay, a constant rate, one epoch, gradients of norm 1 at most."""
+
+TEXTS = 64
+"""How many are answered to see how long that takes."""
+LARGE = {"d_model": 1024, "num_layers": 24, "vocab_size": 32128, "is_encoder_decoder": 1}
+"""T5-large, where a model's own shape is not known."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,9 @@ class LanguageRun(Run):
 class LanguageDomain(HostDomain[LanguageRun]):
     """Texts, and models that read them."""
 
+    examples = "texts"
+    hosts = HOSTS
+
     def read(self, plain: Mapping[str, Any]) -> LanguageRun:
         """A budget says only what differs from the benchmark's."""
         usual = as_plain(USUAL)
@@ -65,51 +71,89 @@ class LanguageDomain(HostDomain[LanguageRun]):
         settings = read_run(
             LanguageRun, {**plain, **budgets}, HOSTS, lambda run: run.model.unused()
         )
-        _check_trains(settings.model, HOSTS[settings.host.name])
+        host = HOSTS[settings.host.name]
+        if settings.model.trains != "lora" and not host.keeps_parameters:
+            raise ValueError(
+                f"model.trains must be 'lora' with host {host.name!r}, which freezes what each "
+                f"task has trained and continues with a new LoRA; got {settings.model.trains!r}"
+            )
         return settings
 
-    def missing(self, settings: LanguageRun, known: Known) -> list[str]:
-        return once(known, _data, settings.stream) + once(known, _weights, settings.model)
+    def no_data(self, stream: LanguageStreamSettings) -> list[str]:
+        """Files are small and read here; data sets on the hub are only looked for."""
+        datasets = {name: dataset_of(stream, name) for name in stream.order}
+        places = dict.fromkeys(found.path for found in datasets.values() if found)
+        if not places:
+            return complaint(lambda: build_stream(stream))
+        if lacking := missing_extras(["datasets"], "language", "text tasks from the hub"):
+            return lacking
+        files = [name for name, found in datasets.items() if found is None]
+        missing = [
+            f"the dataset {place!r} is {why}: give files with --set stream.source=folder "
+            "--set stream.data=FOLDER, or stream.own.NAME.path"
+            for place in places
+            if (why := off_hub(place, "dataset"))
+        ]
+        return missing + complaint(lambda: [read_source(stream, name, _all) for name in files])
+
+    def no_model(self, model: LanguageModelSettings) -> list[str]:
+        """Weights are looked for, not read."""
+        if model.weights:
+            return complaint(lambda: check_folder(Path(model.weights).expanduser()))
+        if why := off_hub(model.name):
+            return [
+                f"model.name {model.name!r} is {why}: give a folder with its files as "
+                "--set model.weights=FOLDER"
+            ]
+        return []
 
     def checkpoint(self, settings: LanguageRun) -> int:
+        """Two layers in each attention of an encoder and a decoder, or all weights."""
+        model = settings.model
+        try:
+            place = Path(model.weights).expanduser() / "config.json"
+            known = LARGE if not model.weights else json.loads(place.read_text("utf-8"))
+        except (OSError, ValueError):
+            known = LARGE
+
+        def first(*names: str) -> int:
+            """What architectures call by one of these names."""
+            return int(next((known[name] for name in names if known.get(name)), LARGE[names[0]]))
+
+        width = first("d_model", "hidden_size", "n_embd")
+        layers = first("num_layers", "num_hidden_layers", "n_layer")
+        if model.trains != "lora":
+            # In squares of the width: attention 4, its feed-forward layers 8; a decoder beside an
+            # encoder has a second attention.
+            squares = 4 + 8 + (2 * 4 + 8 if known.get("is_encoder_decoder") else 0)
+            return squares * width**2 * layers + first("vocab_size") * width
         # Hosts may keep one LoRA per task.
-        tasks = 1 if settings.model.trains != "lora" else len(settings.stream.order)
-        return _trained(settings.model) * tasks
+        return 2 * model.rank * width * 2 * 3 * layers * len(settings.stream.order)
 
-    def estimate(self, settings: LanguageRun) -> dict[str, Any]:
-        """Texts through the model, counted forward and backward; scoring included."""
+    def work(self, settings: LanguageRun) -> Work:
+        """Scored are every task so far after each, and the next ones if zero-shot. Known tasks are
+        scored once before all training, and that counts as all their sessions."""
         stream = build_stream(settings.stream)
-        rule = Rule(settings.rule.name or "fo", settings.rule.q)
-        forward, backward = (trained(settings, stream) * n for n in rule.passes)
-        return {
-            "tasks": len(stream),
-            "train texts": sum(len(task.train) for task in stream),
-            "test texts": sum(_tests(settings, stream)),
-            "forward": forward + scored(settings, stream),
-            "backward": backward,
-        }
+        sizes = [len(task.train) for task in stream]
+        tests = [len(getattr(task, settings.loop.score_on)) for task in stream]
+        known, ahead = stream.known, settings.host.zero_shot
+        scored = sum(sum(tests[: t + 1]) for t in range(known, len(tests)))
+        scored += sum(tests) + sum(tests[known + 1 :]) if ahead else sum(tests[:known])
+        return Work(sizes, tests, sum(sizes[known:]) * settings.adapter.epochs, scored)
 
-    def seconds(self, settings: LanguageRun) -> float:
-        stream = build_stream(settings.stream)
-        step, answer = _paces(_small(settings))
-        return trained(settings, stream) * step + scored(settings, stream) * answer
+    def small(self, settings: LanguageRun) -> LanguageRun:
+        few, batch = settings.stream, settings.loop.batch
+        few = replace(few, train_size=batch, test_size=TEXTS, validation=0.0)
+        return replace(settings, stream=few)
+
+    def score(self, host: LanguageHost) -> int:
+        host.score([0])
+        return len(host.stream[0].test)
 
     def host(self, settings: LanguageRun, devices: Devices) -> LanguageHost:
         host = HOSTS[settings.host.name]
         stream = build_stream(settings.stream, host.prompt)
-        kit = LanguageKit(
-            stream=stream,
-            model=load_model(settings.model),
-            rule=settings.rule,
-            adapter=settings.adapter,
-            head=settings.head,
-            loop=settings.loop,
-            devices=devices,
-            seed=settings.seed,
-            bucket=settings.stream.bucket,
-            trains_head=host.trains_head,
-            prompt=host.prompt if settings.stream.prompt == "auto" else settings.stream.prompt,
-        )
+        kit = LanguageKit(settings, stream, devices, load_model(settings.model), host)
         return host(kit, settings.host)
 
     def summarize(
@@ -128,113 +172,6 @@ class LanguageDomain(HostDomain[LanguageRun]):
 DOMAIN = LanguageDomain()
 
 
-def _check_trains(model: LanguageModelSettings, host: type[LanguageHost]) -> None:
-    if model.trains != "lora" and not host.keeps_parameters:
-        raise ValueError(
-            f"model.trains must be 'lora' with host {host.name!r}, which freezes what each task "
-            f"has trained and continues with a new LoRA; got {model.trains!r}"
-        )
-
-
-TEXTS = 64
-"""How many are answered to see how long that takes."""
-
-
-def _small(settings: LanguageRun) -> LanguageRun:
-    """The same with a batch of texts per task."""
-    stream = replace(
-        settings.stream, train_size=settings.loop.batch, test_size=TEXTS, validation=0.0
-    )
-    loop = replace(settings.loop, score_on="test")
-    return replace(settings, stream=stream, loop=loop, seed=0)
-
-
-@cache
-def _paces(settings: LanguageRun) -> tuple[float, float]:
-    """Seconds of a text in a step, and of one that is answered and scored."""
-    devices = settings.devices
-    host = DOMAIN.host(settings, devices)
-    step = preflight.step(host, settings, devices)
-    answered = len(host.stream[0].test)
-    return step, preflight.per_example(lambda: host.score([0]), answered, devices)
-
-
-def trained(settings: LanguageRun, stream: Stream[TextSplit]) -> int:
-    """Texts of all training steps; those of known tasks are not among them."""
-    return sum(len(task.train) for task in stream.tasks[stream.known :]) * settings.adapter.epochs
-
-
-def scored(settings: LanguageRun, stream: Stream[TextSplit]) -> int:
-    """Texts read for scores: every task so far after each, and the next ones if zero-shot.
-
-    Known tasks are scored once before all training, and that counts as all their sessions.
-    """
-    tests, known = _tests(settings, stream), stream.known
-    count = sum(sum(tests[: t + 1]) for t in range(known, len(tests)))
-    if settings.host.zero_shot:
-        return count + sum(tests) + sum(tests[known + 1 :])
-    return count + sum(tests[:known])
-
-
-def _tests(settings: LanguageRun, stream: Stream[TextSplit]) -> list[int]:
-    return [len(getattr(task, settings.loop.score_on)) for task in stream]
-
-
-LARGE = {"d_model": 1024, "num_layers": 24, "vocab_size": 32128, "is_encoder_decoder": 1}
-"""T5-large, where a model's own shape is not known."""
-
-
-def _data(stream: LanguageStreamSettings) -> list[str]:
-    """Files are small and read here; data sets on the hub are only looked for."""
-    datasets = {name: dataset_of(stream, name) for name in stream.order}
-    places = dict.fromkeys(found.path for found in datasets.values() if found)
-    if not places:
-        return complaint(lambda: build_stream(stream))
-    if lacking := missing_extras(["datasets"], "language", "text tasks from the hub"):
-        return lacking
-    files = [name for name, found in datasets.items() if found is None]
-    missing = [
-        f"the dataset {place!r} is {why}: give files with --set stream.source=folder "
-        "--set stream.data=FOLDER, or stream.own.NAME.path"
-        for place in places
-        if (why := off_hub(place, "dataset"))
-    ]
-    return missing + complaint(lambda: [read_source(stream, name, _all) for name in files])
-
-
 def _all(purpose: str, count: int) -> range:
     """All rows."""
     return range(count)
-
-
-def _weights(model: LanguageModelSettings) -> list[str]:
-    if model.weights:
-        return complaint(lambda: check_folder(Path(model.weights).expanduser()))
-    if why := off_hub(model.name):
-        return [
-            f"model.name {model.name!r} is {why}: give a folder with its files as "
-            "--set model.weights=FOLDER"
-        ]
-    return []
-
-
-def _trained(model: LanguageModelSettings) -> int:
-    """About: two layers in each attention of an encoder and a decoder, or all weights."""
-    try:
-        known = json.loads((Path(model.weights).expanduser() / "config.json").read_text("utf-8"))
-    except (OSError, ValueError):
-        known = LARGE
-    width = _first(known, "d_model", "hidden_size", "n_embd")
-    layers = _first(known, "num_layers", "num_hidden_layers", "n_layer")
-    if model.trains != "lora":
-        # In squares of the width: attention 4, its feed-forward layers 8; a decoder beside an
-        # encoder has a second attention.
-        squares = 4 + 8 + (2 * 4 + 8 if known.get("is_encoder_decoder") else 0)
-        return squares * width**2 * layers + _first(known, "vocab_size") * width
-    return 2 * model.rank * width * 2 * 3 * layers
-
-
-def _first(known: Mapping[str, Any], *names: str) -> int:
-    """What architectures call by one of these names; of T5-large, if this one has none of them."""
-    found = next((known[name] for name in names if known.get(name)), LARGE[names[0]])
-    return int(found)

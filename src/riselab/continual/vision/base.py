@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import platform
 import warnings
 from collections.abc import Mapping, Sequence
@@ -11,19 +10,19 @@ from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from risegrad.common.files import replacing
 from risegrad.common.seal import digest
 from risegrad.common.seeds import generator_for, seed_for
 from riselab.common.folders import cache_folder
 from riselab.common.inputs import essential, look_at
 from riselab.common.settings import as_plain
 from riselab.continual.batches import Loader, epoch_batches
+from riselab.continual.checkpoints import read_checked, write_checked
 from riselab.continual.devices import Devices
 from riselab.continual.host import Stream, Task, TrainingBudget
 from riselab.continual.training import Loop
@@ -92,76 +91,73 @@ def _batches(
 
 MOST = 32
 """Bases that are kept; the oldest makes room."""
+LIBRARIES = ("torch", "numpy", "scipy", "scikit-learn", "torchvision", "timm", "pillow")
+"""What images, their views and the network's code come from."""
 
 
 def taught_base(
     vit: nn.Module, tasks: Sequence[Task[ImageSplit]], settings: VisionRun, devices: Devices
 ) -> Head:
-    """``train_base``, or what it gave the last time."""
+    """``train_base``, or what it gave the last time: runs that share a base train it once."""
     file = _file(vit, len(tasks), settings, devices)
     if file is not None and file.exists():
         head = new_head(vit, tasks, settings.seed)
-        if _load(file, _both(vit, head)):
-            nn.ModuleList([vit, head]).to(devices.device).requires_grad_(False).eval()
+        both = nn.ModuleList([vit, head])
+        try:
+            both.load_state_dict(read_checked(file))
+            both.to(devices.device).requires_grad_(False).eval()
             return head
+        except (OSError, ValueError, RuntimeError) as error:
+            warnings.warn(f"{error}: the base is trained again", stacklevel=2)
     head = train_base(vit, tasks, settings.model, settings.loop, devices, settings.seed)
     if file is not None:
-        _keep(file, _both(vit, head))
+        state = nn.ModuleList([vit, head]).state_dict()
+        with suppress(OSError):  # a cache that cannot be written costs time, nothing else
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_checked(file, {name: value.cpu() for name, value in state.items()})
+            for old in sorted(file.parent.glob("*.base"), key=lambda f: f.stat().st_mtime)[:-MOST]:
+                old.unlink(missing_ok=True)
     return head
 
 
-def _both(vit: nn.Module, head: Head) -> nn.ModuleDict:
-    return nn.ModuleDict({"base": vit, "head": head})
-
-
 def _file(vit: nn.Module, tasks: int, settings: VisionRun, devices: Devices) -> Path | None:
-    """Where the base lies or would lie; None where none is kept."""
+    """Where the base lies or would lie, by all that it depends on; None where none is kept."""
     folder = cache_folder("bases")
     # A plugin's code may change without our seeing it.
-    foreign = isinstance(settings.stream, OwnImageStream) or (
-        settings.model.own and settings.model.name != MLP
-    )
-    if folder is None or foreign or importlib.util.find_spec("safetensors") is None:
+    model, stream = settings.model, settings.stream
+    foreign = isinstance(stream, OwnImageStream) or (model.own and model.name != MLP)
+    if folder is None or foreign:
         return None
     known = {
         "start": fingerprint(vit.state_dict()),
-        "model": as_plain(settings.model),
-        "stream": as_plain(settings.stream),
+        "model": as_plain(model),
+        "stream": as_plain(stream),
         "tasks": tasks,
         "inputs": essential(look_at(settings.reads())),
         "batch": settings.loop.batch,
         "seed": settings.seed,
-        "device": str(devices.device),
-        "arithmetic": _arithmetic(),
-        "sources": _sources(),
-    }
-    return folder / f"{digest(known)[:32]}.safetensors"
+        # The last digits of a sum depend on these.
+        "machine": [
+            str(devices.device), torch.get_num_threads(), platform.machine(),
+            torch.backends.cpu.get_cpu_capability(), *map(_version, LIBRARIES), _sources(),
+        ],
+    }  # fmt: skip
+    return folder / f"{digest(known)[:32]}.base"
 
 
-LIBRARIES = ("torch", "numpy", "scipy", "scikit-learn", "torchvision", "timm", "pillow")
-"""What images, their views and the network's code come from."""
-
-
-def _arithmetic() -> list[Any]:
-    """What the last digits of a sum depend on."""
-    capability = torch.backends.cpu.get_cpu_capability()
-    versions = [_version(name) for name in LIBRARIES]
-    return [*versions, torch.get_num_threads(), platform.machine(), capability]
+@cache
+def _sources() -> str:
+    """The code of this package as it was at the first call."""
+    whole = hashlib.sha256()
+    for file in sorted(Path(__file__).parents[2].rglob("*.py")):
+        whole.update(file.read_bytes())
+    return whole.hexdigest()
 
 
 def _version(distribution: str) -> str:
     with suppress(PackageNotFoundError):
         return version(distribution)
     return ""
-
-
-@cache
-def _sources() -> str:
-    """Of this package, as it was at the first call."""
-    whole = hashlib.sha256()
-    for file in sorted(Path(__file__).parents[2].rglob("*.py")):
-        whole.update(file.read_bytes())
-    return whole.hexdigest()
 
 
 def fingerprint(state: Mapping[str, Tensor]) -> str:
@@ -172,37 +168,3 @@ def fingerprint(state: Mapping[str, Tensor]) -> str:
         plain = value.detach().cpu().contiguous().reshape(-1)
         whole.update(plain.view(torch.uint8).numpy().tobytes())
     return whole.hexdigest()
-
-
-def _keep(file: Path, both: nn.Module) -> None:
-    """A cache that cannot be written costs time, nothing else."""
-    from safetensors.torch import save_file
-
-    state = {name: value.detach().cpu().clone() for name, value in both.state_dict().items()}
-    with suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(file) as temporary:
-            save_file(state, temporary, {"sha256": fingerprint(state)})
-        kept = sorted(file.parent.glob("[!.]*.safetensors"), key=lambda one: one.stat().st_mtime)
-        for old in kept[:-MOST]:
-            old.unlink(missing_ok=True)
-
-
-def _load(file: Path, both: nn.Module) -> bool:
-    """Whether the file was whole and is loaded; otherwise nothing has changed."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(file, "pt") as stream:
-            said = (stream.metadata() or {}).get("sha256")
-            state = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
-        if fingerprint(state) != said:
-            raise ValueError("it does not match its checksum")
-        shapes = {name: value.shape for name, value in both.state_dict().items()}
-        if {name: value.shape for name, value in state.items()} != shapes:
-            raise ValueError("it is of another network")
-    except (OSError, SafetensorError, ValueError) as error:
-        warnings.warn(f"{file} is damaged ({error}): the base is trained again", stacklevel=2)
-        return False
-    both.load_state_dict(state)
-    return True

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,12 +13,10 @@ from torch import Tensor, nn
 from risegrad.common.seeds import generator_for, seed_for
 from riselab.continual.batches import Loader
 from riselab.continual.devices import Devices
-from riselab.continual.host import Ref, Stream, TrainingBudget
-from riselab.continual.rules import Rule
-from riselab.continual.training import Loop
+from riselab.continual.host import Ref, Stream
+from riselab.continual.learning import HostKit
 from riselab.continual.vision.models import (
     Head,
-    ViTSettings,
     class_means,
     cosine,
     feature_width,
@@ -26,6 +24,9 @@ from riselab.continual.vision.models import (
     make_adapters,
 )
 from riselab.continual.vision.streams import ImageSplit
+
+if TYPE_CHECKING:
+    from riselab.continual.vision.run import VisionRun
 
 
 @dataclass(frozen=True)
@@ -51,92 +52,65 @@ class VisionBatch:
 
 @dataclass(frozen=True)
 class AugmentedImages:
-    """The training view of images; each is augmented by (seed, task, epoch, index) alone."""
+    """Images of a stream, each in a view that (seed, task, epoch, index) alone decide; without a
+    seed in the fixed view of testing."""
 
     at_hand: ClassVar[bool] = False
     stream: Stream[ImageSplit]
-    seed: int
+    seed: int | None
+    split: Literal["train", "validation", "test"] = "train"
 
     def fetch(self, refs: Sequence[Ref], epoch: int) -> VisionBatch:
-        """The named images in a random view that depends on seed and epoch."""
-        seed = seed_for(self.seed, "augment", epoch)
-        return _by_task(self.stream, "train", refs, seed)
+        """The named images, of one or of several tasks."""
+        images, labels = [torch.empty(0)], [torch.empty(0, dtype=torch.int64)]
+        # Replayed examples stand after the task's own, so neighbours of one task go in one call.
+        for task, group in itertools.groupby(refs, key=lambda ref: ref[0]):
+            data: ImageSplit = getattr(self.stream[task], self.split)
+            indices = [index for _, index in group]
+            if self.seed is None:
+                images.append(data.images(indices, train=False))
+            else:
+                seed = seed_for(seed_for(self.seed, "augment", epoch), task)
+                images.append(data.images(indices, train=True, seed=seed))
+            labels.append(data.labels[indices])
+        # An empty part has no shape that others could be joined to.
+        return VisionBatch(torch.cat(images[1:] or images), torch.cat(labels))
 
 
 @dataclass(frozen=True)
 class CachedFeatures:
-    """Features of frozen parts, per task, on the device; the same in every epoch."""
+    """Features and labels per task, on the device; the same in every epoch."""
 
     at_hand: ClassVar[bool] = True
-    features: dict[int, Tensor]
-    labels: dict[int, Tensor]
+    tasks: tuple[tuple[Tensor, Tensor], ...]
 
     def fetch(self, refs: Sequence[Ref], epoch: int) -> VisionBatch:
-        """The features of the named images, the same in every epoch."""
-        inputs = [self.features[task][index] for task, index in refs]
-        labels = [self.labels[task][index] for task, index in refs]
+        """The features of the named images."""
         if not refs:
             return VisionBatch(torch.empty(0), torch.empty(0, dtype=torch.int64))
-        return VisionBatch(torch.stack(inputs), torch.stack(labels))
+        found = (torch.stack([self.tasks[task][part][i] for task, i in refs]) for part in (0, 1))
+        return VisionBatch(*found)
 
 
-@dataclass(frozen=True)
-class PlainImages:
-    """The test view of images of one split (``train``, ``validation`` or ``test``)."""
-
-    at_hand: ClassVar[bool] = False
-    stream: Stream[ImageSplit]
-    split: str
-
-    def fetch(self, refs: Sequence[Ref], epoch: int) -> VisionBatch:
-        """The named images in the fixed view of testing."""
-        return _by_task(self.stream, self.split, refs, None)
-
-
-def _by_task(
-    stream: Stream[ImageSplit], split: str, refs: Sequence[Ref], seed: int | None
-) -> VisionBatch:
-    """Images of several tasks in the order of ``refs``; ``seed`` None gives the test view."""
-    images: list[Tensor] = []
-    labels: list[Tensor] = []
-    # Replayed examples stand after the task's own, so neighbours of one task go in one call.
-    for task, group in itertools.groupby(refs, key=lambda ref: ref[0]):
-        data: ImageSplit = getattr(stream[task], split)
-        indices = [index for _, index in group]
-        seeds = 0 if seed is None else seed_for(seed, task)
-        images.append(data.images(indices, train=seed is not None, seeds=seeds))
-        labels.append(data.labels[indices])
-    if not refs:
-        return VisionBatch(torch.empty(0), torch.empty(0, dtype=torch.int64))
-    return VisionBatch(torch.cat(images), torch.cat(labels))
-
-
-@dataclass
-class Kit:
+class Kit(HostKit):
     """The parts that hosts share. ``extract(images, adapters)`` gives features."""
 
     stream: Stream[ImageSplit]
-    vit: nn.Module
-    vit_settings: ViTSettings
-    rule: Rule
-    head: TrainingBudget
-    adapter: TrainingBudget
-    loop: Loop
-    devices: Devices
-    seed: int
-    base_head: Head | None = None
-    """The head with which the first task was taught before the stream, where it was."""
-    extract: Callable[[Tensor, nn.ModuleList | None], Tensor] = field(init=False)
-    _kept: dict[tuple[str, int, str], tuple[Tensor, Tensor]] = field(
-        default_factory=dict, init=False
-    )
 
-    _loaders: dict[str, Loader[VisionBatch]] = field(default_factory=dict, init=False)
-
-    def __post_init__(self) -> None:
-        self.vit.to(self.devices.device)
+    def __init__(
+        self, settings: VisionRun, stream: Stream[ImageSplit], devices: Devices, vit: nn.Module,
+        base_head: Head | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(settings, stream, devices)
+        self.vit, self.model = vit.to(devices.device), settings.model
+        self.base_head = base_head
+        """The head with which the first task was taught before the stream, where it was."""
         compute = torch.compile(features) if self.loop.compile else features
-        self.extract = lambda images, adapters: compute(self.vit, images, adapters)
+        self.extract: Callable[[Tensor, nn.ModuleList | None], Tensor] = lambda images, adapters: (
+            compute(self.vit, images, adapters)
+        )
+        self._kept: dict[tuple[str, int, str], tuple[Tensor, Tensor]] = {}
+        self._loaders: dict[str, Loader[VisionBatch]] = {}
 
     @property
     def width(self) -> int:
@@ -147,24 +121,34 @@ class Kit:
         """The label of a task's first class: labels are positions in the order of the stream."""
         return sum(len(earlier.classes) for earlier in self.stream.tasks[:task])
 
-    def named_rule(self, default: str) -> Rule:
-        """The rule of the settings, or the host's own where they name none."""
-        return self.rule if self.rule.name else replace(self.rule, name=default)
+    def new_head(self, task: int, settings: Any) -> Head:
+        """A classifier for the classes of a task, with its own random start."""
+        head = Head(settings.head, self.width, settings.sigma).to(self.devices.device)
+        self.grow(head, task)
+        return head
+
+    def grow(self, head: Head, task: int) -> None:
+        """Rows for the classes of a task."""
+        head.grow(len(self.stream[task].classes), generator_for(self.seed, "head", task))
 
     def new_adapters(self, task: int) -> nn.ModuleList:
         """New adapters for every block of the ViT; each task has its own random start."""
         depth = len(self.vit.blocks)  # type: ignore[arg-type]
         generator = generator_for(self.seed, "adapters", task)
-        adapters = make_adapters(self.vit_settings, self.width, depth, generator)
-        return adapters.to(self.devices.device)
+        return make_adapters(self.model, self.width, depth, generator).to(self.devices.device)
 
     def features_of(
-        self, task: int, split: str, adapters: nn.ModuleList | None = None, *, share: bool = True
-    ) -> tuple[Tensor, Tensor]:
-        """Features and labels of a split in the test view, computed now.
+        self, task: int, split: str, adapters: nn.ModuleList | None = None, *, key: str = "",
+        share: bool = True,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """Features and labels of a split in the test view.
 
-        With ``share``, several processes compute a part each, and get only that.
+        With a ``key``, the name of a part that no longer trains, they are computed once. With
+        ``share``, several processes compute a part each, and get only that.
         """
+        place = (key, task, split)
+        if place in self._kept:
+            return self._kept[place]
         indices = range(len(getattr(self.stream[task], split)))
         mine = self.devices.share(indices) if share else indices
         size = max(self.loop.batch, 64)
@@ -181,55 +165,32 @@ class Kit:
                     found.append(self.extract(batch.inputs, adapters).float().cpu())
                 labels.append(batch.labels.cpu())
         device = self.devices.device
-        return torch.cat(found).to(device), torch.cat(labels).to(device)
+        both = torch.cat(found).to(device), torch.cat(labels).to(device)
+        if key and self.loop.cache == "auto":
+            self._kept[place] = both
+        return both
 
-    def _loader(self, split: str) -> Loader[VisionBatch]:
+    def _loader(self, split: Any) -> Loader[VisionBatch]:
         """One for the whole run: its processes are there at the next scoring."""
         if split not in self._loaders:
-            items = PlainImages(self.stream, split)
+            items = AugmentedImages(self.stream, None, split)
             self._loaders[split] = Loader(items, self.loop.workers)
         return self._loaders[split]
 
-    def kept_features(
-        self,
-        key: str,
-        task: int,
-        split: str,
-        adapters: nn.ModuleList | None = None,
-        *,
-        share: bool = True,
-    ) -> tuple[Tensor, Tensor]:
-        """As ``features_of``, but computed once: ``key`` names a part that no longer trains."""
-        if self.loop.cache == "never":
-            return self.features_of(task, split, adapters, share=share)
-        place = (key, task, split)
-        if place not in self._kept:
-            self._kept[place] = self.features_of(task, split, adapters, share=share)
-        return self._kept[place]
+    def prototypes(self, task: int, adapters: nn.ModuleList | None = None, key: str = "") -> Tensor:
+        """The mean feature of every class of a task, under the test view."""
+        return self.means_of(task, *self.features_of(task, "train", adapters, key=key))
+
+    def means_of(self, task: int, found: Tensor, labels: Tensor) -> Tensor:
+        """The mean of every class of a task, of this process's features and those of the others."""
+        count = len(self.stream[task].classes)
+        sums, counts = class_means(found, labels, self.first_class(task), count)
+        sums, counts = self.devices.total(sums), self.devices.total(counts)
+        return sums / counts.clamp(min=1).unsqueeze(1)
 
 
 NEAR = 0.3
 """How far, on the unit sphere, an image may be from a mean and still tell how that one moved."""
-
-
-def prototypes(kit: Kit, task: int, adapters: nn.ModuleList | None, key: str | None) -> Tensor:
-    """The mean feature of every class of a task, under the test view.
-
-    ``key`` names a frozen extractor whose features may be kept (see ``Kit.kept_features``).
-    """
-    if key is None:
-        found, labels = kit.features_of(task, "train", adapters)
-    else:
-        found, labels = kit.kept_features(key, task, "train", adapters)
-    return means_of(kit, task, found, labels)
-
-
-def means_of(kit: Kit, task: int, found: Tensor, labels: Tensor) -> Tensor:
-    """The mean of every class of a task, of this process's features and those of the others."""
-    count = len(kit.stream[task].classes)
-    sums, counts = class_means(found, labels, kit.first_class(task), count)
-    sums, counts = kit.devices.total(sums), kit.devices.total(counts)
-    return sums / counts.clamp(min=1).unsqueeze(1)
 
 
 def followed(means: Tensor, before: Tensor, after: Tensor, devices: Devices) -> Tensor:

@@ -47,13 +47,6 @@ class SmallNetwork(FeatureModel):
         return found
 
 
-def make_network(image_size: int, width: int, depth: int, seed: int) -> SmallNetwork:
-    """Fresh weights by ``seed`` alone; 0 stands for the usual width and depth."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return SmallNetwork(image_size, width or WIDTH, depth or DEPTH)
-
-
 @dataclass(frozen=True)
 class ViTSettings(Checked):
     """Which ViT, where its weights come from, and the adapters that hosts put beside its blocks."""
@@ -129,12 +122,11 @@ def load_backbone(settings: ViTSettings, image_size: int, seed: int = 0) -> nn.M
     model = _create(settings, image_size, seed, options)
     if settings.weights:
         _load_file(model, Path(settings.weights).expanduser())
-    model.eval()
-    return model.requires_grad_(False)
+    return model.eval().requires_grad_(False)
 
 
 def _mlp(settings: ViTSettings, image_size: int, seed: int) -> FeatureModel:
-    return make_network(image_size, settings.width, settings.depth, seed)
+    return SmallNetwork(image_size, settings.width or WIDTH, settings.depth or DEPTH)
 
 
 plugins.MODELS.bring({MLP: _mlp}, {MLP: "linear layers over the gray values of small images"})
@@ -166,18 +158,16 @@ def _create(
                 settings.name, pretrained=from_hub, num_classes=0, img_size=image_size, **options
             )
         except Exception as error:
-            raise RuntimeError(_creation_failed(settings, from_hub, error)) from error
+            wanted = f"; {weights_wanted(settings.name)}" if from_hub else ""
+            raise RuntimeError(
+                f"model.name {settings.name!r} could not be made by timm{wanted} ({error})"
+            ) from error
     if not isinstance(model, VisionTransformer):
         raise ValueError(
             f"model.name must be a timm VisionTransformer, got {settings.name!r} "
             f"({type(model).__name__})"
         )
     return model
-
-
-def _creation_failed(settings: ViTSettings, from_hub: bool, error: Exception) -> str:
-    known = f"model.name {settings.name!r} could not be made by timm"
-    return f"{known}{f'; {weights_wanted(settings)}' if from_hub else ''} ({error})"
 
 
 def hub_repository(name: str) -> str:
@@ -187,9 +177,9 @@ def hub_repository(name: str) -> str:
     return str(getattr(known, "hf_hub_id", None) or "")
 
 
-def weights_wanted(settings: ViTSettings) -> str:
+def weights_wanted(name: str) -> str:
     """Which weights a model from the hub needs, and what to do without a network."""
-    place = hub_repository(settings.name)
+    place = hub_repository(name)
     file = f"model.safetensors of {place} on the Hugging Face hub" if place else "not on the hub"
     return f"its weights are {file}: where there is no network give that file as model.weights=PATH"
 
@@ -273,13 +263,9 @@ def make_adapters(
     settings: ViTSettings, width: int, depth: int, generator: torch.Generator
 ) -> nn.ModuleList:
     """One adapter per block."""
-    size, scale, dropout = (
-        settings.adapter_width,
-        settings.adapter_scale,
-        settings.adapter_dropout,
-    )
+    chosen = settings.adapter_width, settings.adapter_scale, settings.adapter_dropout
     with torch.random.fork_rng(devices=[]):  # nn.Linear draws before we set its weights
-        return nn.ModuleList(Adapter(width, size, scale, dropout, generator) for _ in range(depth))
+        return nn.ModuleList(Adapter(width, *chosen, generator) for _ in range(depth))
 
 
 def adapter_linears(adapters: nn.ModuleList) -> dict[str, nn.Linear]:

@@ -9,7 +9,9 @@ import torch
 
 from riselab.continual.host import silent
 from riselab.continual.runs import perform, read_config
-from riselab.continual.vision.models import make_network
+from riselab.continual.vision.models import ViTSettings, load_backbone
+
+MLP = ViTSettings("mlp", pretrained=False)
 
 
 def settings(**changes: Any) -> dict[str, Any]:
@@ -31,15 +33,15 @@ def learned(plain: dict[str, Any], folder: Path, report: Any = silent) -> dict[s
 
 
 def test_the_small_network_is_64_128_128_and_its_seed_decides() -> None:
-    network = make_network(8, 0, 0, 3)
+    network = load_backbone(MLP, 8, 3)
     assert [tuple(p.shape) for p in network.parameters()][::2] == [(128, 64), (128, 128)]
     images = torch.rand(2, 1, 8, 8).expand(-1, 3, -1, -1)
     reference = images[:, 0].flatten(1)
     for layer in network.layers:
         reference = (reference @ layer.weight.T + layer.bias).clamp(min=0)
     assert torch.allclose(network(images), reference, atol=1e-6)
-    assert torch.equal(make_network(8, 0, 0, 3)(images), network(images))
-    assert not torch.equal(make_network(8, 0, 0, 4)(images), network(images))
+    assert torch.equal(load_backbone(MLP, 8, 3)(images), network(images))
+    assert not torch.equal(load_backbone(MLP, 8, 4)(images), network(images))
 
 
 def test_a_record_has_all_tasks_before_and_the_average_at_the_end(tmp_path: Path) -> None:

@@ -66,20 +66,20 @@ def changed(file, **changes):
         ({"test_labels": np.zeros(3, int)}, r"one for each of 24 images .* got int64 \[3\]"),
         (
             {"test_labels": np.full(24, 6)},
-            r"test_labels of .* within 0\.\.5 \(there are 6 classes\), got 6\.\.6",
+            r"labels must be class ids within 0\.\.5, got 6\.\.6",
         ),
         ({"train_labels": np.full(60, -1)}, r"train_labels of .* within 0\.\.59 .*, got -1\.\.-1"),
         (
             {"train_labels": np.arange(60) * 2**40},
-            r"train_labels of .* within 0\.\.59 \(60 images are of 60 classes at most\), got 0\.\.",
+            r"train_labels of .* within 0\.\.59 \(.* at most\), got 0\.\.",
         ),
         ({"train_labels": np.full(60, 2**64 - 1, np.uint64)}, r"got 18446744073709551615\.\."),
         ({"train_labels": np.zeros((60, 1), int)}, r"one for each of 60 images .* \[60, 1\]"),
         (
             {"class_names": np.array(["a", "b"])},
-            r"train_labels of .* within 0\.\.1 \(there are 2 class_names\), got 0\.\.5",
+            r"train_labels of .* within 0\.\.1 .*, got 0\.\.5",
         ),
-        ({"class_names": np.array("a")}, r"class_names of .* must be a list, got \[\]"),
+        ({"class_names": np.array("a")}, r"train_labels of .* within 0\.\.0 .*, got 0\.\.5"),
         ({"train_labels": np.array([{}] * 60)}, "must be an .npz of plain arrays, got Object arr"),
     ],
 )
@@ -166,6 +166,6 @@ def test_the_cifar100_streams_have_the_published_classes(fake_cifar):
 
 def test_missing_cifar100_is_an_error_that_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    message = r"not complete in .*/data/cifar-100-python .*set download = true, or unpack https://"
+    message = r"not complete in .*/cifar-100-python .*download=true gets it, or unpack https://"
     with pytest.raises(FileNotFoundError, match=message):
         build_stream(named_stream("cifar100-inc5"))

@@ -82,7 +82,7 @@ def test_a_test_set_that_lacks_a_class_is_noted(build, npz_file):
     content["test_labels"] = np.where(content["test_labels"] == 3, 2, content["test_labels"])
     np.savez(npz_file, **content)
     assert build(class_order="natural", test_per_class=3).notes == ("no test examples for 3",)
-    assert build(class_order="given", given_order=(2, 4)).notes == ()
+    assert build(class_order="natural", classes=2, test_per_class=3).notes == ()
 
 
 def test_the_split_seed_moves_the_splits_and_nothing_else(build):
@@ -106,7 +106,6 @@ def test_orders(build):
         return [name for task in build(**changes) for name in task.classes]
 
     assert classes(class_order="natural") == list("012345")
-    assert classes(class_order="given", given_order=(5, 0, 3)) == list("503")
     assert classes(classes=4) == [str(n) for n in class_order(6)[:4]]
 
 
@@ -123,11 +122,6 @@ def test_base_and_a_smaller_last_session(build):
         ({"increment": 7}, r"increment must be within 1\.\.6, the number of classes, got 7"),
         ({"base": 7}, r"base must be within 0\.\.6, the number of classes, got 7"),
         ({"classes": 7}, "classes must be at most 6 here, got 7"),
-        (
-            {"class_order": "given", "given_order": (0, 6)},
-            r"given_order must be different class ids within 0\.\.5, got \(0, 6\)",
-        ),
-        ({"class_order": "given", "given_order": (1, 1)}, r"different class ids .* got \(1, 1\)"),
     ],
 )
 def test_settings_that_do_not_fit_the_data_are_errors(build, changes, message):

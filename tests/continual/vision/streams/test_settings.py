@@ -13,15 +13,12 @@ from riselab.continual.vision.streams import DESCRIPTIONS, NAMED, ImageStreamSet
     ("changes", "message"),
     [
         ({"source": "cifar"}, "source must be one of cifar100, folder, .* got 'cifar'"),
-        ({"class_order": "x"}, "class_order must be one of seed, natural, given; got 'x'"),
+        ({"class_order": "x"}, "class_order must be one of seed, natural; got 'x'"),
         ({"augment": "x"}, "augment must be one of pilot, flip, none; got 'x'"),
         ({"test_view": "x"}, "test_view must be one of crop, direct; got 'x'"),
         ({"normalize": "x"}, "normalize must be one of none, imagenet, clip, half; got 'x'"),
-        ({"on_broken": "x"}, "on_broken must be one of stop, skip; got 'x'"),
         ({"name": ""}, 'name must not be empty, got ""'),
         ({"source": "npz"}, 'data must say where the images of source="npz" are, got ""'),
-        ({"class_order": "given"}, "given_order must list class ids if and only if"),
-        ({"given_order": (1, 2)}, 'if and only if class_order is "given", got class_order="seed"'),
         ({"increment": 0}, "increment must be an integer >= 1, got 0"),
         ({"base": -1}, "base must be an integer >= 0, got -1"),
         ({"image_size": 0}, "image_size must be an integer >= 1, got 0"),
@@ -34,9 +31,6 @@ from riselab.continual.vision.streams import DESCRIPTIONS, NAMED, ImageStreamSet
         ),
         ({"validation": 1.0}, "validation must be a finite number >= 0 and < 1, got 1.0"),
         ({"test_fraction": 0.0}, "test_fraction must be a finite number > 0 and < 1, got 0.0"),
-        ({"increment": "5"}, "increment must be a int, got '5'"),
-        ({"download": 1}, "download must be a bool, got 1"),
-        ({"given_order": (1.5,)}, r"given_order must be a tuple of int, got \(1.5,\)"),
     ],
 )
 def test_wrong_settings_are_errors(changes, message):

@@ -141,19 +141,16 @@ def split(npz_file):
 
 
 def test_a_training_view_depends_on_seed_and_index_only(split):
-    batch = split.images(range(20), train=True, seeds=5)
+    batch = split.images(range(20), train=True, seed=5)
     assert batch.shape == (20, 3, 16, 16)
     assert batch.dtype == torch.float32
-    backwards = split.images(torch.arange(19, -1, -1), train=True, seeds=5)
+    backwards = split.images(torch.arange(19, -1, -1), train=True, seed=5)
     assert torch.equal(backwards.flip(0), batch)
     for index in (7, 0, 19):
         assert torch.equal(split.image(index, train=True, seed=5), batch[index])
         assert not torch.equal(split.image(index, train=True, seed=6), batch[index])
     last = len(split) - 1
     assert torch.equal(split.image(-1, train=True, seed=5), split.image(last, train=True, seed=5))
-    each = split.images([3, 3], train=True, seeds=[5, 6])
-    assert torch.equal(each[0], batch[3])
-    assert torch.equal(each[1], split.image(3, train=True, seed=6))
 
 
 def test_the_test_view_takes_no_seed(split):
@@ -162,12 +159,7 @@ def test_the_test_view_takes_no_seed(split):
 
 
 def test_an_empty_batch_has_the_right_shape(split):
-    assert split.images([], train=True, seeds=0).shape == (0, 3, 16, 16)
-
-
-def test_seeds_must_be_one_or_one_each(split):
-    with pytest.raises(ValueError, match="seeds must be one or one for each of 3 images, got 2"):
-        split.images([0, 1, 2], train=True, seeds=[1, 2])
+    assert split.images([], train=True, seed=0).shape == (0, 3, 16, 16)
 
 
 def test_global_random_states_are_left_alone(split):
@@ -175,7 +167,7 @@ def test_global_random_states_are_left_alone(split):
         return torch.get_rng_state().tolist(), random.getstate(), str(np.random.get_state())
 
     before = states()
-    split.images(range(5), train=True, seeds=1)
+    split.images(range(5), train=True, seed=1)
     assert states() == before
 
 
@@ -193,7 +185,7 @@ class Views(Dataset):
 def test_workers_see_what_the_main_process_sees(split):
     loader = DataLoader(Views(split), batch_size=20, num_workers=1)
     shown = torch.cat([images for images, _ in loader])
-    assert torch.equal(shown, split.images(range(len(split)), train=True, seeds=2))
+    assert torch.equal(shown, split.images(range(len(split)), train=True, seed=2))
     copy = pickle.loads(pickle.dumps(split))
     assert torch.equal(copy.images(range(5), True, 2), shown[:5])
     assert torch.equal(copy.labels, split.labels)

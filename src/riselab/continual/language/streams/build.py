@@ -15,7 +15,6 @@ from riselab.continual.host import Stream, Task
 from riselab.continual.language.streams.files import (
     SUFFIXES,
     Example,
-    TextPart,
     TextSource,
     checked,
 )
@@ -154,13 +153,6 @@ def _halves(
     if len(usable) == 2:
         return usable["train"], usable["test"], notes
     (name, examples), (other,) = next(iter(usable.items())), {"train", "test"} - set(usable)
-    there = source.train or source.test
-    assert isinstance(there, TextPart)
-    if settings.one_file == "stop":
-        raise FileNotFoundError(
-            f"{task.name}: there is no {other} split beside {there.where}; "
-            "stream.one_file='split' divides the one file into both"
-        )
     count = share(len(examples), settings.held_out)
     picked, rest = chosen(np.arange(len(examples)), count, *_key(settings, task, HOLD_OUT))
     notes.append(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from riselab.common.inputs import Hub, Local, Reading
@@ -19,6 +20,7 @@ from riselab.continual.language.streams.files import (
 )
 from riselab.continual.language.streams.settings import (
     DBPEDIA,
+    POOL,
     STARS,
     YAHOO,
     LanguageStreamSettings,
@@ -65,6 +67,10 @@ def _copa(row: Row) -> str:
     )
 
 
+def _wic(row: Row) -> str:
+    return f"word: {row['word']}\n{row['sentence1']}\n{row['sentence2']}"
+
+
 def _multirc(row: Row) -> str:
     return (
         f"paragraph: {row['paragraph']}\nquestion: {row['question']}\n"
@@ -72,79 +78,37 @@ def _multirc(row: Row) -> str:
     )
 
 
-GLUE, SUPER_GLUE = "nyu-mll/glue", "aps/super_glue"
 # The test labels of GLUE and SuperGLUE are secret, so testing is on their validation splits.
+_glue = partial(HubTask, "nyu-mll/glue", test="validation")
+_super = partial(HubTask, "aps/super_glue", test="validation")
+_NLI = ("entailment", "contradiction", "neutral")
 HUB: dict[str, HubTask] = {
     "yelp": HubTask("Yelp/yelp_review_full", STARS, _text("text")),
     "amazon": HubTask(
-        "yassiracharki/Amazon_Reviews_for_Sentiment_Analysis_fine_grained_5_classes",
-        STARS,
-        _titled("review_title", "review_text"),
-        label="class_index",
-        first=1,
+        "yassiracharki/Amazon_Reviews_for_Sentiment_Analysis_fine_grained_5_classes", STARS,
+        _titled("review_title", "review_text"), label="class_index", first=1,
     ),
     "dbpedia": HubTask("fancyzhx/dbpedia_14", DBPEDIA, _titled("title", "content")),
     "yahoo": HubTask(
-        "community-datasets/yahoo_answers_topics",
-        YAHOO,
-        lambda row: (
-            f"Title: {row['question_title']}\nText: {row['question_content']} "
-            f"{row['best_answer']}\n"
-        ),
+        "community-datasets/yahoo_answers_topics", YAHOO,
+        lambda row: f"Title: {row['question_title']}\nText: {row['question_content']} "
+                    f"{row['best_answer']}\n",
         label="topic",
     ),
-    "agnews": HubTask(
-        "fancyzhx/ag_news",
-        ("World", "Sports", "Business", "Science or Technology"),
-        _text("text"),
-    ),
-    "MNLI": HubTask(
-        GLUE,
-        ("entailment", "neutral", "contradiction"),
-        _pair("premise", "hypothesis"),
-        "mnli",
-        test="validation_matched",
-    ),
-    "QQP": HubTask(
-        GLUE,
-        NO_YES,
-        _pair("question1", "question2", ("first sentence", "second sentence")),
-        "qqp",
-        test="validation",
-    ),
-    "RTE": HubTask(
-        GLUE,
-        ("entailment", "contradiction"),
-        _pair("sentence1", "sentence2"),
-        "rte",
-        test="validation",
-    ),
-    "SST-2": HubTask(GLUE, ("Bad", "Good"), _text("sentence", ""), "sst2", test="validation"),
-    "WiC": HubTask(
-        SUPER_GLUE,
-        NO_YES,
-        lambda row: f"word: {row['word']}\n{row['sentence1']}\n{row['sentence2']}",
-        "wic",
-        test="validation",
-    ),
-    "CB": HubTask(
-        SUPER_GLUE,
-        ("entailment", "contradiction", "neutral"),
-        _pair("premise", "hypothesis"),
-        "cb",
-        test="validation",
-    ),
-    "COPA": HubTask(SUPER_GLUE, ("A", "B"), _copa, "copa", test="validation"),
-    "BoolQA": HubTask(
-        SUPER_GLUE,
-        NO_YES,
-        _pair("question", "passage", ("question", "passage")),
-        "boolq",
-        test="validation",
-    ),
-    "MultiRC": HubTask(SUPER_GLUE, NO_YES, _multirc, "multirc", test="validation"),
+    "agnews": HubTask("fancyzhx/ag_news", POOL["agnews"].labels, _text("text")),
+    "MNLI": _glue(("entailment", "neutral", "contradiction"), _pair("premise", "hypothesis"),
+                  "mnli", test="validation_matched"),
+    "QQP": _glue(NO_YES, _pair("question1", "question2", ("first sentence", "second sentence")),
+                 "qqp"),
+    "RTE": _glue(_NLI[:2], _pair("sentence1", "sentence2"), "rte"),
+    "SST-2": _glue(("Bad", "Good"), _text("sentence", ""), "sst2"),
+    "WiC": _super(NO_YES, _wic, "wic"),
+    "CB": _super(_NLI, _pair("premise", "hypothesis"), "cb"),
+    "COPA": _super(("A", "B"), _copa, "copa"),
+    "BoolQA": _super(NO_YES, _pair("question", "passage", ("question", "passage")), "boolq"),
+    "MultiRC": _super(NO_YES, _multirc, "multirc"),
     "IMDB": HubTask("stanfordnlp/imdb", ("Bad", "Good"), lambda row: str(row["text"])),
-}
+}  # fmt: skip
 
 
 Choose = Callable[[str, int], Sequence[int]]

@@ -201,10 +201,8 @@ class LanguageStreamSettings(Checked):
     """Share of the training examples that is set aside: the benchmark has no validation set of its
     own, its dev set is its test set."""
     held_out: Annotated[float, Limits(above=0, below=1)] = 0.25
-    """Share of the test examples where a task has only one of its two files."""
-    one_file: Literal["split", "stop"] = "split"
-    """What is done then: split that file, or stop."""
-    unknown_labels: Literal["keep", "drop", "stop"] = "keep"
+    """Where a task has only one of its two files: the share of it that is for testing."""
+    unknown_labels: Literal["keep", "drop"] = "keep"
     """Examples whose label is not in the label set. The benchmark keeps them: they never count as
     right. They are counted in the notes in any case."""
     empty_texts: Literal["stop", "drop"] = "stop"

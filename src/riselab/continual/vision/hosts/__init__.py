@@ -6,11 +6,11 @@ from riselab import plugins
 from riselab.continual.vision.hosts.base import VisionHost
 from riselab.continual.vision.hosts.classifiers import (
     AdapterClassifier,
+    FineTune,
     LearnableClassifier,
     ZoFc,
     ZoFcRise,
 )
-from riselab.continual.vision.hosts.fine_tune import FineTune
 from riselab.continual.vision.hosts.prototypes import Aper, Ease, SimpleCIL
 
 _ALL: tuple[type[VisionHost], ...] = (

@@ -45,7 +45,7 @@ class VisionHost(Host):
         self.stream, self.known = kit.stream, kit.stream.known
 
     def data_bytes(self, refs: Sequence[Ref]) -> int:
-        image = self.kit.stream[0].train.images([0], train=False, seeds=0)
+        image = self.kit.stream[0].train.images([0], train=False)
         return len(refs) * image.numel()
 
     @abstractmethod

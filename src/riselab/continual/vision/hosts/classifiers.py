@@ -1,31 +1,30 @@
-"""Adapter + Cls.: one set of adapters and one head, trained in every session."""
+"""Hosts with a trained classifier: on frozen features, beside adapters, on a whole network."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
+from risegrad.common.imports import need
 from risegrad.common.seeds import generator_for
 from riselab.common.settings import Positive
-from riselab.continual.host import Items, ParameterGroup, Session, saved_parameters
-from riselab.continual.rules import HeadRule, Rule, head_rule_of
-from riselab.continual.vision.hosts.base import VisionHost, VisionHostSettings, session_loss
-from riselab.continual.vision.kit import (
-    AugmentedImages,
-    CachedFeatures,
-    Kit,
-    VisionBatch,
-    followed,
-    means_of,
-    prototypes,
+from riselab.continual.host import (
+    Items,
+    ParameterGroup,
+    Session,
+    TrainingBudget,
+    saved_parameters,
 )
-from riselab.continual.vision.models import Head, adapter_linears, cosine
-
-HeadKind = Literal["linear", "cosine"]
+from riselab.continual.rules import HeadRule, head_rule_of
+from riselab.continual.vision.hosts.base import VisionHost, VisionHostSettings, session_loss
+from riselab.continual.vision.kit import AugmentedImages, CachedFeatures, Kit, VisionBatch, followed
+from riselab.continual.vision.models import Head, HeadKind, adapter_linears, cosine
 
 
 @dataclass(frozen=True)
@@ -51,36 +50,41 @@ class LearnableClassifier(VisionHost):
         self.head = Head(settings.head, kit.width, settings.sigma).to(kit.devices.device)
 
     def begin(self, task: int) -> Session:
-        before, count = self.head.classes, len(self.kit.stream[task].classes)
-        self.head.grow(count, generator_for(self.kit.seed, "head", task))
+        before = self.head.classes
+        self.kit.grow(self.head, task)
         rule = self.kit.named_rule(self.default_rule)
-        group = ParameterGroup("head", dict(self.head.named_parameters()), self.kit.head, rule)
+
+        def loss(logits: Tensor, batch: VisionBatch, every: bool) -> Tensor:
+            return session_loss(logits, batch.labels, before, every)
+
         return Session(
             task=task,
             examples=len(self.kit.stream[task].train),
-            groups=(group,),
+            groups=(
+                ParameterGroup("head", dict(self.head.named_parameters()), self.kit.head, rule),
+            ),
             module=self.head,
             items=self._items(task),
-            loss=lambda batch, every: session_loss(self.logits(batch), batch.labels, before, every),
+            loss=lambda batch, every: loss(self.logits(batch), batch, every),
             logits=self.logits,
-            loss_of_logits=lambda logits, batch, every: session_loss(
-                logits, batch.labels, before, every
-            ),
+            loss_of_logits=loss,
             predictions=lambda batch: self.logits(batch)[:, before:],
             seen_before=before,
             outside={f"head.{name}": rows for name, rows in self.head.rows(before).items()},
         )
 
     def logits(self, batch: VisionBatch) -> Tensor:
-        """Scores of all classes from cached features, or from images."""
-        found = batch.inputs
-        if found.ndim > 2:  # images: the cache is off
-            found = self.kit.extract(found, None)
-        scores: Tensor = self.head(found)
+        """Scores of all classes, with gradients."""
+        scores: Tensor = self.head(self.features(batch))
         return scores
 
+    def features(self, batch: VisionBatch) -> Tensor:
+        """What the head is given: cached features, or those of images where the cache is off."""
+        images = batch.inputs.ndim > 2
+        return self.kit.extract(batch.inputs, None) if images else batch.inputs
+
     def predict(self, task: int, split: str) -> tuple[Tensor, Tensor]:
-        found, labels = self.kit.kept_features("vit", task, split)
+        found, labels = self.kit.features_of(task, split, key="vit")
         return self.head(found), labels
 
     def state_dict(self) -> dict[str, Any]:
@@ -93,10 +97,9 @@ class LearnableClassifier(VisionHost):
         if self.kit.loop.cache == "never":
             return AugmentedImages(self.kit.stream, self.kit.seed)
         # Earlier tasks too: a replay buffer may ask for them.
-        pairs = {t: self.kit.kept_features("vit", t, "train", share=False) for t in range(task + 1)}
+        every = range(task + 1)
         return CachedFeatures(
-            {t: found for t, (found, _) in pairs.items()},
-            {t: labels for t, (_, labels) in pairs.items()},
+            tuple(self.kit.features_of(t, "train", key="vit", share=False) for t in every)
         )
 
     @classmethod
@@ -135,13 +138,15 @@ class AdapterClassifierSettings(AdapterSettings):
             )
 
 
-class AdapterClassifier(VisionHost):
+class AdapterClassifier(LearnableClassifier):
     """Adapters drift with every session: the host that forgets most, and the cheapest."""
 
     name = "adapter-classifier"
     summary = "one set of adapters and a cosine head, trained in every session"
+    cached = False
     has_adapters = True
     Settings = AdapterClassifierSettings
+    feature_passes = VisionHost.feature_passes
 
     def __init__(self, kit: Kit, settings: AdapterClassifierSettings) -> None:
         super().__init__(kit, settings)
@@ -150,59 +155,35 @@ class AdapterClassifier(VisionHost):
         self.began: Tensor | None = None
         """Features of the session's training images when it began, where means follow them."""
         self.adapters = kit.new_adapters(0)
-        self.head = Head(settings.head, kit.width, settings.sigma).to(kit.devices.device)
 
     def begin(self, task: int) -> Session:
-        before, count = self.head.classes, len(self.kit.stream[task].classes)
-        self.head.grow(count, generator_for(self.kit.seed, "head", task))
+        session = super().begin(task)
         if self.settings.follow_drift and task:
             self.began = self.kit.features_of(task, "train", self.adapters)[0]
-        rule = self.kit.named_rule(self.default_rule)
-        head_rule = head_rule_of(rule, self.settings.head_rule)
-        return Session(
-            task=task,
-            examples=len(self.kit.stream[task].train),
-            groups=(
-                ParameterGroup(
-                    "adapter", dict(self.adapters.named_parameters()), self.kit.adapter, rule
-                ),
-                ParameterGroup(
-                    "head", dict(self.head.named_parameters()), self.kit.head, head_rule
-                ),
-            ),
+        (head,), own = session.groups, dict(self.adapters.named_parameters())
+        head_rule = head_rule_of(head.rule, self.settings.head_rule)
+        adapter = ParameterGroup("adapter", own, self.kit.adapter, head.rule)
+        return replace(
+            session,
+            groups=(adapter, replace(head, rule=head_rule)),
             module=nn.ModuleList([self.adapters, self.head]),
-            items=AugmentedImages(self.kit.stream, self.kit.seed),
-            loss=lambda batch, every: session_loss(self.logits(batch), batch.labels, before, every),
-            logits=self.logits,
-            loss_of_logits=lambda logits, batch, every: session_loss(
-                logits, batch.labels, before, every
-            ),
-            predictions=lambda batch: self.logits(batch)[:, before:],
             features=self.features,
-            seen_before=before,
-            outside={f"head.{name}": rows for name, rows in self.head.rows(before).items()},
             linears={f"adapter.{n}": m for n, m in adapter_linears(self.adapters).items()},
         )
 
     def finish(self, task: int) -> None:
         """Class means of both views are taken, where they count."""
-        if not self._by_means:
+        if self.main_score == "accuracy":
             return
         found, labels = self.kit.features_of(task, "train", self.adapters)
         if self.began is not None:
             earlier = self.means[:, self.kit.width :]
             earlier.copy_(followed(earlier, self.began, found, self.kit.devices))
-        original = prototypes(self.kit, task, None, "vit")
-        adapted = means_of(self.kit, task, found, labels)
-        self.means = torch.cat([self.means, torch.cat([original, adapted], dim=1)])
-
-    def logits(self, batch: VisionBatch) -> Tensor:
-        """Scores of all classes, with gradients."""
-        scores: Tensor = self.head(self.features(batch))
-        return scores
+        original = self.kit.prototypes(task, key="vit")
+        both = torch.cat([original, self.kit.means_of(task, found, labels)], dim=1)
+        self.means = torch.cat([self.means, both])
 
     def features(self, batch: VisionBatch) -> Tensor:
-        """What the head is given."""
         return self.kit.extract(batch.inputs, self.adapters)
 
     def predict(self, task: int, split: str) -> tuple[Tensor, Tensor]:
@@ -210,14 +191,14 @@ class AdapterClassifier(VisionHost):
         return self.head(found), labels
 
     def predict_all(self, task: int, split: str) -> tuple[dict[str, Tensor], Tensor]:
-        if not self._by_means:
+        if self.main_score == "accuracy":
             return super().predict_all(task, split)
         found, labels = self.kit.features_of(task, split, self.adapters)
         logits = self.head(found)
         first, count = self.kit.first_class(task), len(self.kit.stream[task].classes)
         within = torch.full_like(logits, -torch.inf)
         within[:, first : first + count] = logits[:, first : first + count]
-        both = torch.cat([self.kit.kept_features("vit", task, split)[0], found], dim=1)
+        both = torch.cat([self.kit.features_of(task, split, key="vit")[0], found], dim=1)
         return {
             "accuracy": logits,
             "within_task": within,
@@ -225,21 +206,17 @@ class AdapterClassifier(VisionHost):
             "both_views": cosine(both, self.means),
         }, labels
 
-    @property
-    def _by_means(self) -> bool:
-        return self.main_score != "accuracy"
-
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "adapters": saved_parameters(self.adapters),
-            "head": saved_parameters(self.head),
-            "means": self.means.cpu().clone(),
-        }
+        means = {"means": self.means.cpu().clone()}
+        return {"adapters": saved_parameters(self.adapters), **super().state_dict(), **means}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
         self.adapters.load_state_dict(state["adapters"])
-        self.head.load(state["head"])
         self.means = state["means"].to(self.kit.devices.device)
+
+    def _items(self, task: int) -> Items[VisionBatch]:
+        return AugmentedImages(self.kit.stream, self.kit.seed)
 
 
 @dataclass(frozen=True)
@@ -266,31 +243,93 @@ class ZoFcRise(ZoFc):
     default_rule = "rise"
 
 
-def adapters_with_temporary_head(
-    kit: Kit,
-    task: int,
-    adapters: nn.ModuleList,
-    rules: tuple[Rule, Rule],
-    settings: AdapterSettings,
-) -> Session:
-    """Labels count from the session's first class, and the head knows these classes only.
+@dataclass(frozen=True)
+class FineTuneSettings(VisionHostSettings):
+    """Which rule the head follows; it is linear."""
 
-    ``rules`` are those of the adapters and of the head, which trains with the adapters' budget.
+    head_rule: HeadRule = "same"
+    """``same`` as the network's rule, or always ``fo``."""
+
+
+class FineTune(VisionHost):
+    """Nothing is frozen: the classes stay and the inputs change, so what drifts is all there is.
+
+    Where ``model.base_epochs`` has taught the first task before the stream, its session takes no
+    step: all rules start from the same model, and additions still look at that task's data.
     """
-    head = Head(settings.head, kit.width, settings.sigma).to(kit.devices.device)
-    head.grow(len(kit.stream[task].classes), generator_for(kit.seed, "head", task))
-    first = kit.first_class(task)
-    return Session(
-        task=task,
-        examples=len(kit.stream[task].train),
-        groups=(
-            ParameterGroup("adapter", dict(adapters.named_parameters()), kit.adapter, rules[0]),
-            ParameterGroup("head", dict(head.named_parameters()), kit.head, rules[1]),
-        ),
-        module=nn.ModuleList([adapters, head]),
-        items=AugmentedImages(kit.stream, kit.seed),
-        loss=lambda batch, every: session_loss(
-            head(kit.extract(batch.inputs, adapters)), batch.labels - first, 0, every
-        ),
-        linears={f"adapter.{n}": m for n, m in adapter_linears(adapters).items()},
-    )
+
+    name = "fine-tune"
+    summary = "all weights and one shared head, trained in every session (domains)"
+    shares_classes = True
+    masks_classes = False
+    scores_ahead = True
+    Settings = FineTuneSettings
+
+    def __init__(self, kit: Kit, settings: FineTuneSettings) -> None:
+        super().__init__(kit, settings)
+        self.network = kit.vit
+        self.head = kit.base_head or self._new_head()
+        self.head.to(kit.devices.device)
+
+    def begin(self, task: int) -> Session:
+        rule = self.kit.named_rule(self.default_rule)
+        head_rule = head_rule_of(rule, self.settings.head_rule)
+        body, head = dict(self.network.named_parameters()), dict(self.head.named_parameters())
+        parts = self.network.named_modules()
+        return Session(
+            task=task,
+            examples=len(self.kit.stream[task].train),
+            groups=(
+                ParameterGroup("network", body, self._budget(self.kit.adapter, task), rule),
+                ParameterGroup("head", head, self._budget(self.kit.head, task), head_rule),
+            ),
+            module=nn.ModuleList([self.network, self.head]),
+            items=AugmentedImages(self.kit.stream, self.kit.seed),
+            loss=lambda batch, every: cross_entropy(self.logits(batch), batch.labels),
+            logits=self.logits,
+            loss_of_logits=lambda logits, batch, every: cross_entropy(logits, batch.labels),
+            predictions=self.logits,
+            features=self.features,
+            seen_before=0 if task == 0 else self.head.classes,
+            linears={f"network.{n}.weight": m for n, m in parts if isinstance(m, nn.Linear)},
+        )
+
+    def logits(self, batch: VisionBatch) -> Tensor:
+        """Scores of all classes, with gradients."""
+        scores: Tensor = self.head(self.features(batch))
+        return scores
+
+    def features(self, batch: VisionBatch) -> Tensor:
+        """What the head is given."""
+        return self.kit.extract(batch.inputs, None)
+
+    def predict(self, task: int, split: str) -> tuple[Tensor, Tensor]:
+        self.network.eval()
+        found, labels = self.kit.features_of(task, split)
+        return self.head(found), labels
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"network": saved_parameters(self.network), "head": saved_parameters(self.head)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.network.load_state_dict(state["network"], strict=False)  # buffers never change
+        self.head.load(state["head"])
+
+    def keep(self, folder: Path) -> None:
+        """Also ``model.safetensors``: the network with its head, by timm's names."""
+        super().keep(folder)
+        head = {f"head.{name}": p for name, p in saved_parameters(self.head).items()}
+        whole = {
+            name: t.detach().cpu().contiguous() for name, t in self.network.state_dict().items()
+        }
+        files = need("safetensors.torch", "vision", "loop.keep_weights")
+        files.save_file(whole | head, folder / "model.safetensors")
+
+    def _new_head(self) -> Head:
+        head = Head("linear", self.kit.width)
+        head.grow(len(self.kit.stream[0].classes), generator_for(self.kit.seed, "head", 0))
+        return head
+
+    def _budget(self, budget: TrainingBudget, task: int) -> TrainingBudget:
+        taught = task == 0 and self.kit.base_head is not None
+        return replace(budget, epochs=0) if taught else budget

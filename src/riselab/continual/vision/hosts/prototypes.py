@@ -1,4 +1,4 @@
-"""SimpleCIL: class means of frozen features. Nothing trains; the floor that others must beat."""
+"""Hosts whose classifier is class means: SimpleCIL, the floor for all others, APER and EASE."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from riselab.common.settings import NonNegative
-from riselab.continual.host import Session, saved_parameters
+from riselab.continual.host import ParameterGroup, Session, saved_parameters
 from riselab.continual.rules import head_rule_of
 from riselab.continual.vision.hosts.base import VisionHost, VisionHostSettings
-from riselab.continual.vision.hosts.classifiers import AdapterSettings, adapters_with_temporary_head
-from riselab.continual.vision.kit import Kit, prototypes
-from riselab.continual.vision.models import cosine
+from riselab.continual.vision.hosts.classifiers import AdapterSettings
+from riselab.continual.vision.kit import AugmentedImages, Kit
+from riselab.continual.vision.models import adapter_linears, cosine
 
 
 class SimpleCIL(VisionHost):
@@ -34,10 +35,10 @@ class SimpleCIL(VisionHost):
         return None
 
     def finish(self, task: int) -> None:
-        self.rows = torch.cat([self.rows, prototypes(self.kit, task, None, "vit")])
+        self.rows = torch.cat([self.rows, self.kit.prototypes(task, key="vit")])
 
     def predict(self, task: int, split: str) -> tuple[Tensor, Tensor]:
-        found, labels = self.kit.kept_features("vit", task, split)
+        found, labels = self.kit.features_of(task, split, key="vit")
         return cosine(found, self.rows), labels
 
     def state_dict(self) -> dict[str, Any]:
@@ -51,7 +52,38 @@ class SimpleCIL(VisionHost):
         return sum(train) + sum(test)
 
 
-class Aper(VisionHost):
+class AdaptedPrototypes(VisionHost):
+    """Adapters learn with a temporary head, and class means of what they give decide."""
+
+    has_adapters = True
+    Settings = AdapterSettings
+
+    def taught(self, task: int, adapters: nn.ModuleList) -> Session:
+        """Labels count from the session's first class, and the head knows these classes only.
+
+        It trains with the head's budget; nothing of it is left after the session.
+        """
+        kit = self.kit
+        head, first = kit.new_head(task, self.settings), kit.first_class(task)
+        rule = kit.named_rule(self.default_rule)
+        rules = rule, head_rule_of(rule, self.settings.head_rule)
+        return Session(
+            task=task,
+            examples=len(kit.stream[task].train),
+            groups=(
+                ParameterGroup("adapter", dict(adapters.named_parameters()), kit.adapter, rules[0]),
+                ParameterGroup("head", dict(head.named_parameters()), kit.head, rules[1]),
+            ),
+            module=nn.ModuleList([adapters, head]),
+            items=AugmentedImages(kit.stream, kit.seed),
+            loss=lambda batch, every: cross_entropy(
+                head(kit.extract(batch.inputs, adapters)), batch.labels - first
+            ),
+            linears={f"adapter.{n}": m for n, m in adapter_linears(adapters).items()},
+        )
+
+
+class Aper(AdaptedPrototypes):
     """Features of the original ViT beside those of the adapted one; the classifier is their mean.
 
     Only the first session trains, so a rule acts there alone; later sessions cost one pass.
@@ -60,8 +92,6 @@ class Aper(VisionHost):
     name = "aper"
     summary = "adapters trained in the first session, then class means of both views"
     trains = "first"
-    has_adapters = True
-    Settings = AdapterSettings
 
     def __init__(self, kit: Kit, settings: AdapterSettings) -> None:
         super().__init__(kit, settings)
@@ -69,20 +99,16 @@ class Aper(VisionHost):
         self.rows = torch.empty(0, 2 * kit.width, device=kit.devices.device)
 
     def begin(self, task: int) -> Session | None:
-        if task > 0:
-            return None
-        rule = self.kit.named_rule(self.default_rule)
-        rules = (rule, head_rule_of(rule, self.settings.head_rule))
-        return adapters_with_temporary_head(self.kit, task, self.adapters, rules, self.settings)
+        return self.taught(task, self.adapters) if task == 0 else None
 
     def finish(self, task: int) -> None:
-        original = prototypes(self.kit, task, None, "vit")
-        adapted = prototypes(self.kit, task, self.adapters, "adapted")
+        original = self.kit.prototypes(task, key="vit")
+        adapted = self.kit.prototypes(task, self.adapters, "adapted")
         self.rows = torch.cat([self.rows, torch.cat([original, adapted], dim=1)])
 
     def predict(self, task: int, split: str) -> tuple[Tensor, Tensor]:
-        original, labels = self.kit.kept_features("vit", task, split)
-        adapted, _ = self.kit.kept_features("adapted", task, split, self.adapters)
+        original, labels = self.kit.features_of(task, split, key="vit")
+        adapted, _ = self.kit.features_of(task, split, self.adapters, key="adapted")
         return cosine(torch.cat([original, adapted], dim=1), self.rows), labels
 
     def state_dict(self) -> dict[str, Any]:
@@ -108,7 +134,7 @@ class EaseSettings(AdapterSettings):
     """Weight of the other subspaces beside a class's own."""
 
 
-class Ease(VisionHost):
+class Ease(AdaptedPrototypes):
     """Class means in every subspace; those of old classes in new subspaces are completed.
 
     Frozen adapters give the same features for ever, so each test image passes each of them once.
@@ -116,7 +142,6 @@ class Ease(VisionHost):
 
     name = "ease"
     summary = "new adapters per task, class means in all subspaces, reweighted"
-    has_adapters = True
     keeps_parameters = False
     Settings = EaseSettings
 
@@ -128,16 +153,14 @@ class Ease(VisionHost):
 
     def begin(self, task: int) -> Session:
         self.sets.append(self.kit.new_adapters(task))
-        rule = self.kit.named_rule(self.default_rule)
-        rules = (rule, head_rule_of(rule, self.settings.head_rule))
-        return adapters_with_temporary_head(self.kit, task, self.sets[-1], rules, self.settings)
+        return self.taught(task, self.sets[-1])
 
     def finish(self, task: int) -> None:
-        self.means.append([prototypes(self.kit, task, adapters, None) for adapters in self.sets])
+        self.means.append([self.kit.prototypes(task, adapters) for adapters in self.sets])
 
     def predict(self, task: int, split: str) -> tuple[Tensor, Tensor]:
         pairs = [
-            self.kit.kept_features(f"subspace {j}", task, split, adapters)
+            self.kit.features_of(task, split, adapters, key=f"subspace {j}")
             for j, adapters in enumerate(self.sets)
         ]
         found = [features for features, _ in pairs]

@@ -2,49 +2,45 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from dataclasses import dataclass
-from multiprocessing.pool import ThreadPool
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from risegrad.common.imports import need
 from riselab.common.inputs import Hub, Known, Local, Reading
 from riselab.continual.batches import Indices, chosen, share
 from riselab.continual.host import Stream, Task
 from riselab.continual.preflight import too_few, untested
 from riselab.continual.vision.streams.hub import hub
 from riselab.continual.vision.streams.images import (
-    BrokenImage,
     Images,
     ImageSource,
     ImageSplit,
+    OtherImages,
     View,
     by_class,
     class_order,
     sessions,
 )
 from riselab.continual.vision.streams.settings import (
-    VARIANTS,
     ImageStreamSettings,
     OwnImageStream,
     departures,
 )
 from riselab.continual.vision.streams.sources import (
     DOMAINS,
-    Change,
-    ChangedImages,
     cifar100,
     digits,
-    domain_change,
     domainnet,
     folder,
     image_sessions,
     npz,
+    turned,
 )
+
+ImageTask = Task[ImageSplit]
 
 
 def build_stream(settings: ImageStreamSettings) -> Stream[ImageSplit]:
@@ -54,104 +50,59 @@ def build_stream(settings: ImageStreamSettings) -> Stream[ImageSplit]:
     >>> [task.classes for task in stream]
     [('4', '2', '7', '6', '0'), ('3', '5', '8', '9', '1')]
     """
-    if settings.source == "sessions":
-        return _of_sessions(settings)
     if isinstance(settings, OwnImageStream) and (whole := settings.build()) is not None:
         return whole
-    source = open_source(settings)
-    order = _order(settings, len(source.train.class_names))
-    parts = _parts(settings, source, order)
-    names = [source.train.class_names[number] for number in order]
-    makers = {"classes": _by_classes, "domains": _by_domains}
-    tasks, size_notes = makers[settings.kind](settings, source, parts, names)
-    _check_tested(tasks)
-    notes = (
-        *departures(settings),
-        *source.notes,
-        *size_notes,
-        *parts.notes,
-        *untested(zip(names, map(len, parts.test), strict=True)),
-    )
-    return Stream(settings.name, tasks, notes, known=settings.known)
-
-
-Tasks = tuple[tuple[Task[ImageSplit], ...], tuple[str, ...]]
-"""Tasks, and what a reader should know of their sizes."""
-
-
-def _by_classes(
-    settings: ImageStreamSettings, source: ImageSource, parts: _Parts, names: Sequence[str]
-) -> Tasks:
-    cuts = sessions(len(names), settings.base, settings.increment)
-    found = (
-        _task(f"session {number}", source, parts, names, cut, _view(settings))
-        for number, cut in enumerate(cuts)
-    )
-    return tuple(found), _note_sizes(cuts, settings.increment)
-
-
-def _by_domains(
-    settings: ImageStreamSettings, source: ImageSource, parts: _Parts, names: Sequence[str]
-) -> Tasks:
-    """The same images once for every domain; which are for training stays the same."""
-    setting, values = settings.domains
-    found = []
-    for value in values:
-        change = domain_change(setting, value, settings.split_seed)
-        changed = source if change is None else _changed(source, change)
-        name = f"{VARIANTS[setting]} {value}"
-        every = range(len(names))
-        found.append(_task(name, changed, parts, names, every, _view(settings)))
-    return tuple(found), ()
-
-
-def _of_sessions(settings: ImageStreamSettings) -> Stream[ImageSplit]:
-    """Images of its own for every session; classes that one lacks have no images in it."""
-    tasks: list[Task[ImageSplit]] = []
-    notes: list[str] = []
-    for name, source in image_sessions(_place(settings), settings.test_fraction).items():
-        names = source.train.class_names
-        there = np.unique(source.train.labels)
-        parts = _parts(settings, source, there)
-        _spread(parts, there, len(names))
-        tasks.append(_task(name, source, parts, names, range(len(names)), _view(settings)))
-        notes += [*source.notes, *parts.notes]
-    _check_tested(tasks)
+    by_sessions = settings.source == "sessions"
+    tasks, notes = _of_sessions(settings) if by_sessions else _of_source(settings)
+    for task in tasks:
+        if not len(task.test):
+            raise ValueError(
+                f"every session must have a test image, got none in {task.name} "
+                f"({', '.join(task.classes)})"
+            )
     return Stream(settings.name, tuple(tasks), tuple(notes), known=settings.known)
 
 
-def _spread(parts: _Parts, there: Indices, count: int) -> None:
-    """A list for each of ``count`` classes, empty for those that are not ``there``."""
-    for images in (parts.train, parts.validation, parts.test):
-        known = dict(zip(there.tolist(), list(images), strict=True))
-        images[:] = [known.get(number, there[:0]) for number in range(count)]
+def _of_source(settings: ImageStreamSettings) -> tuple[list[ImageTask], list[str]]:
+    """Classes cut into sessions; or all of them, turned another way in each."""
+    source = open_source(settings)
+    parts = _Parts(settings, source, _order(settings, len(source.train.class_names)))
+    every, last = range(len(parts.names)), ""
+    if settings.kind == "domains":
+        tasks = [
+            parts.task(f"turned {degrees}", every, _turned(source, degrees))
+            for degrees in settings.turns
+        ]
+    else:
+        cuts = sessions(len(parts.names), settings.base, settings.increment)
+        tasks = [parts.task(f"session {number}", cut) for number, cut in enumerate(cuts)]
+        if len(cuts) > 1 and len(cuts[-1]) < settings.increment:
+            wanted = f"fewer than increment={settings.increment}"
+            last = f"the last session has {len(cuts[-1])} classes, {wanted}"
+    without = untested(zip(parts.names, map(len, parts.test), strict=True))
+    told = [*departures(settings), *source.notes, *filter(None, [last]), *parts.notes, *without]
+    return tasks, told
 
 
-def _changed(source: ImageSource, change: Change) -> ImageSource:
-    train, test = (ChangedImages(part, change) for part in (source.train, source.test))
+def _of_sessions(settings: ImageStreamSettings) -> tuple[list[ImageTask], list[str]]:
+    """Images of its own for every session; classes that one lacks have no images in it."""
+    tasks: list[ImageTask] = []
+    notes: list[str] = []
+    for name, source in image_sessions(_place(settings), settings.test_fraction).items():
+        there = np.unique(source.train.labels)
+        parts = _Parts(settings, source, there)
+        parts.spread(there, source.train.class_names)
+        tasks.append(parts.task(name, range(len(parts.names))))
+        notes += [*source.notes, *parts.notes]
+    return tasks, notes
+
+
+def _turned(source: ImageSource, degrees: int) -> ImageSource:
+    if not degrees:
+        return source
+    change = partial(turned, degrees=degrees)
+    train, test = (OtherImages(part, change=change) for part in (source.train, source.test))
     return ImageSource(train, test)
-
-
-def _view(settings: ImageStreamSettings) -> View:
-    return View(
-        settings.image_size,
-        settings.augment,
-        settings.test_view,
-        settings.resize_ratio,
-        settings.normalize,
-    )
-
-
-def _task(
-    name: str, source: ImageSource, parts: _Parts, names: Sequence[str], cut: range, view: View
-) -> Task[ImageSplit]:
-    return Task(
-        name=name,
-        classes=tuple(names[position] for position in cut),
-        train=_split(source.train, parts.train, cut, view),
-        validation=_split(source.train, parts.validation, cut, view),
-        test=_split(source.test, parts.test, cut, view),
-    )
 
 
 def open_source(settings: ImageStreamSettings) -> ImageSource:
@@ -187,7 +138,7 @@ def images_of(settings: ImageStreamSettings) -> Reading | None:
     match settings.source:
         case "cifar100":  # torchvision refuses files with other checksums
             return Known("CIFAR-100 of torchvision", settings.data)
-        case "hub" if not Path(settings.data).expanduser().exists():
+        case "hub" if not _place(settings).exists():
             return Hub(settings.data, "dataset")
         case "domainnet":
             lists = (f"{domain}_{part}.txt" for domain in DOMAINS for part in ("train", "test"))
@@ -198,105 +149,71 @@ def images_of(settings: ImageStreamSettings) -> Reading | None:
             return Local(settings.data)
 
 
-@dataclass(frozen=True)
-class _Parts:
-    """The images of every used class, in the class order, by purpose."""
-
-    train: list[Indices]
-    validation: list[Indices]
-    test: list[Indices]
-    notes: tuple[str, ...]
-
-
 def _order(settings: ImageStreamSettings, count: int) -> Indices:
     """The ids of the used classes in the order in which they come."""
-    match settings.class_order:
-        case "seed":
-            order = class_order(count, settings.order_seed)
-        case "natural":
-            order = np.arange(count)
-        case _:
-            order = np.array(settings.given_order)
-    if len(set(order.tolist())) < len(order) or order.min() < 0 or order.max() >= count:
-        raise ValueError(
-            f"given_order must be different class ids within 0..{count - 1}, "
-            f"got {settings.given_order}"
-        )
-    if settings.classes > len(order):
-        raise ValueError(f"classes must be at most {len(order)} here, got {settings.classes}")
+    if settings.classes > count:
+        raise ValueError(f"classes must be at most {count} here, got {settings.classes}")
+    natural = settings.class_order == "natural"
+    order: Indices = np.arange(count) if natural else class_order(count, settings.order_seed)
     return order[: settings.classes or None]
 
 
-def _parts(settings: ImageStreamSettings, source: ImageSource, order: Indices) -> _Parts:
-    train_all, train_notes = _usable(source.train, order, settings.on_broken, "training")
-    test_all, test_notes = _usable(source.test, order, settings.on_broken, "test")
-    notes = (
-        *train_notes,
-        *test_notes,
-        *too_few(
-            "train_per_class", settings.train_per_class, _there(source.train, order, train_all)
-        ),
-        *too_few("test_per_class", settings.test_per_class, _there(source.test, order, test_all)),
-    )
-    parts = _Parts([], [], [], notes)
-    for number in order.tolist():
-        if not len(train_all[number]):
-            raise ValueError(
-                "every class of the stream must have a training image, "
-                f"got none for {source.train.class_names[number]!r} (class {number})"
-            )
-        key = (settings.split_seed, number)
-        train, _ = chosen(train_all[number], settings.train_per_class or None, *key, 0)
-        validation, train = chosen(train, share(len(train), settings.validation), *key, 1)
-        test, _ = chosen(test_all[number], settings.test_per_class or None, *key, 2)
-        parts.train.append(train)
-        parts.validation.append(validation)
-        parts.test.append(test)
-    return parts
+class _Parts:
+    """The images of every used class, in the class order, by purpose."""
+
+    def __init__(self, settings: ImageStreamSettings, source: ImageSource, order: Indices) -> None:
+        self.source, self.settings = source, settings
+        self.names = [source.train.class_names[number] for number in order]
+        train_all, test_all = (
+            by_class(part.labels, len(part.class_names)) for part in (source.train, source.test)
+        )
+        self.notes = (
+            *_too_few("train_per_class", settings.train_per_class, source.train, order, train_all),
+            *_too_few("test_per_class", settings.test_per_class, source.test, order, test_all),
+        )
+        self.train: list[Indices] = []
+        self.validation: list[Indices] = []
+        self.test: list[Indices] = []
+        for number in order.tolist():
+            if not len(train_all[number]):
+                raise ValueError(
+                    "every class of the stream must have a training image, "
+                    f"got none for {source.train.class_names[number]!r} (class {number})"
+                )
+            key = (settings.split_seed, number)
+            train, _ = chosen(train_all[number], settings.train_per_class or None, *key, 0)
+            validation, train = chosen(train, share(len(train), settings.validation), *key, 1)
+            test, _ = chosen(test_all[number], settings.test_per_class or None, *key, 2)
+            self.train.append(train)
+            self.validation.append(validation)
+            self.test.append(test)
+
+    def spread(self, there: Indices, names: Sequence[str]) -> None:
+        """A list for each of these classes, empty for those that are not ``there``."""
+        self.names = list(names)
+        for images in (self.train, self.validation, self.test):
+            known = dict(zip(there.tolist(), list(images), strict=True))
+            images[:] = [known.get(number, there[:0]) for number in range(len(names))]
+
+    def task(self, name: str, cut: range, source: ImageSource | None = None) -> ImageTask:
+        """The classes of a cut, perhaps with other images in the same places."""
+        shown, s = source or self.source, self.settings
+        view = View(s.image_size, s.augment, s.test_view, s.resize_ratio, s.normalize)
+        return Task(
+            name,
+            tuple(self.names[position] for position in cut),
+            train=_split(shown.train, self.train, cut, view),
+            validation=_split(shown.train, self.validation, cut, view),
+            test=_split(shown.test, self.test, cut, view),
+        )
 
 
-def _there(images: Images, order: Indices, indices: Sequence[Indices]) -> list[tuple[str, int]]:
+def _too_few(
+    setting: str, wanted: int, images: Images, order: Indices, indices: Sequence[Indices]
+) -> tuple[str, ...]:
     """How many images each used class has; of those without any, another note tells."""
     counts = [(images.class_names[number], len(indices[number])) for number in order]
-    return [(name, count) for name, count in counts if count]
-
-
-def _usable(
-    images: Images, order: Indices, on_broken: str, purpose: str
-) -> tuple[list[Indices], tuple[str, ...]]:
-    """The images of every class without the broken ones, and a note that lists these."""
-    indices = by_class(images.labels, len(images.class_names))
-    if on_broken == "stop" or not images.encoded:
-        return indices, ()
-    used = np.sort(np.concatenate([indices[number] for number in order]))
-    broken = _broken(images, used, purpose)
-    if not broken:
-        return indices, ()
-    places = "; ".join(images.name(index) for index in broken)
-    note = f"{len(broken)} broken {purpose} images left out: {places}"
-    return [np.setdiff1d(of_class, broken) for of_class in indices], (note,)
-
-
-def _broken(images: Images, indices: Indices, purpose: str) -> list[int]:
-    """The images that cannot be decoded, found by decoding all of them once."""
-    tqdm = need("tqdm", "lab").tqdm
-
-    def fails(index: int) -> bool:
-        try:
-            images.load(index)
-        except BrokenImage:
-            return True
-        return False
-
-    numbers = indices.tolist()
-    with ThreadPool(min(8, os.cpu_count() or 1)) as pool:
-        checks = tqdm(
-            pool.imap(fails, numbers, chunksize=16),
-            total=len(numbers),
-            desc=f"checking {purpose} images",
-            disable=None,
-        )
-        return [index for index, failed in zip(numbers, checks, strict=True) if failed]
+    return too_few(setting, wanted, [(name, count) for name, count in counts if count])
 
 
 def _split(images: Images, classes: Sequence[Indices], cut: range, view: View) -> ImageSplit:
@@ -304,18 +221,3 @@ def _split(images: Images, classes: Sequence[Indices], cut: range, view: View) -
     sizes = torch.tensor([len(classes[position]) for position in cut])
     labels = torch.repeat_interleave(torch.tensor(list(cut)), sizes)
     return ImageSplit(images, indices, labels, view)
-
-
-def _check_tested(tasks: Sequence[Task[ImageSplit]]) -> None:
-    for task in tasks:
-        if not len(task.test):
-            raise ValueError(
-                f"every session must have a test image, got none in {task.name} "
-                f"({', '.join(task.classes)})"
-            )
-
-
-def _note_sizes(cuts: Sequence[range], increment: int) -> tuple[str, ...]:
-    if len(cuts) > 1 and len(cuts[-1]) < increment:
-        return (f"the last session has {len(cuts[-1])} classes, fewer than increment={increment}",)
-    return ()

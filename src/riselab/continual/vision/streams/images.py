@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -36,8 +36,8 @@ class BrokenImage(RuntimeError):
 class Images(ABC):
     """Labelled images of one split. ``labels`` are the source's own class ids, ``0..C-1``."""
 
-    encoded: bool = True
-    """Whether loading decodes something, and so may fail."""
+    in_memory: bool = False
+    """Whether nothing has to be decoded."""
 
     def __init__(self, labels: NDArray[Any], class_names: Sequence[str]) -> None:
         self.labels: Labels = np.asarray(labels).astype(np.int64)
@@ -56,19 +56,15 @@ class Images(ABC):
         """The image as a uint8 tensor ``[3, H, W]``; ``BrokenImage`` if it cannot be decoded."""
 
     @abstractmethod
-    def name(self, index: int) -> str:
-        """The image's name below its data, for records: they hold no folders of a machine."""
-
     def where(self, index: int) -> str:
         """The image's name for people who look for it: its file, or its place."""
-        return self.name(index)
 
 
 @final
 class PixelImages(Images):
     """Images of one size that are in memory: a uint8 array ``[N, H, W, 3]`` or ``[N, H, W]``."""
 
-    encoded = False
+    in_memory = True
 
     def __init__(
         self, pixels: NDArray[np.uint8], labels: NDArray[Any], class_names: Sequence[str]
@@ -81,7 +77,7 @@ class PixelImages(Images):
     def load(self, index: int) -> Tensor:
         return self._pixels[index].expand(3, -1, -1)
 
-    def name(self, index: int) -> str:
+    def where(self, index: int) -> str:
         return f"image {index}"
 
 
@@ -98,27 +94,39 @@ class FileImages(Images):
     def load(self, index: int) -> Tensor:
         return decode(self._root / self._files[index], self.where(index))
 
-    def name(self, index: int) -> str:
-        return self._files[index]
-
     def where(self, index: int) -> str:
         return str(self._root / self._files[index])
 
 
-@final
-class SomeImages(Images):
-    """A part of other images, by their indices."""
+Change = Callable[[Tensor], Tensor]
+"""From a uint8 image ``[3, H, W]`` to another one of the same size."""
 
-    def __init__(self, whole: Images, indices: NDArray[np.int64]) -> None:
-        super().__init__(whole.labels[indices], whole.class_names)
-        self.encoded = whole.encoded
-        self._whole, self._indices = whole, indices
+
+@final
+class OtherImages(Images):
+    """Images of another source: some of them, under other class names, or each of them changed."""
+
+    def __init__(
+        self, whole: Images, indices: Indices | None = None, *,
+        class_names: Sequence[str] | None = None, change: Change | None = None,
+    ) -> None:  # fmt: skip
+        names = whole.class_names if class_names is None else tuple(class_names)
+        places = np.array([names.index(name) for name in whole.class_names], dtype=np.int64)
+        self._indices = np.arange(len(whole)) if indices is None else indices
+        super().__init__(places[whole.labels[self._indices]], names)
+        self.in_memory = whole.in_memory
+        self._whole, self._change = whole, change
+        self._changed: dict[int, Tensor] = {}
 
     def load(self, index: int) -> Tensor:
-        return self._whole.load(int(self._indices[index]))
-
-    def name(self, index: int) -> str:
-        return self._whole.name(int(self._indices[index]))
+        if index in self._changed:
+            return self._changed[index]
+        found = self._whole.load(int(self._indices[index]))
+        if self._change is not None:
+            found = self._change(found)
+            if self.in_memory:
+                self._changed[index] = found
+        return found
 
     def where(self, index: int) -> str:
         return self._whole.where(int(self._indices[index]))
@@ -141,8 +149,7 @@ def decode(file: Path | bytes, where: str) -> Tensor:
             pixels = np.array(image.convert("RGB"))
     except Exception as error:  # decoders raise whatever the broken bytes led them to
         raise BrokenImage(
-            f"cannot decode {where} ({type(error).__name__}: {error}); "
-            'replace it, or leave broken images out with on_broken="skip"'
+            f"cannot decode {where} ({type(error).__name__}: {error}): replace or remove it"
         ) from error
     return torch.from_numpy(pixels).permute(2, 0, 1)
 
@@ -169,12 +176,10 @@ class ImageSplit:
     def image(self, index: int, *, train: bool, seed: int = 0) -> Tensor:
         """One image as float ``[3, S, S]``: the training view drawn by (seed, index), or the test
         view, which takes no seed."""
-        return self.images([index], train=train, seeds=seed)[0]
+        return self.images([index], train=train, seed=seed)[0]
 
-    def images(
-        self, indices: Iterable[int] | Tensor, train: bool, seeds: int | Sequence[int] = 0
-    ) -> Tensor:
-        """Images as float ``[B, 3, S, S]``; ``seeds`` is one seed for all or one for each.
+    def images(self, indices: Iterable[int] | Tensor, train: bool, seed: int = 0) -> Tensor:
+        """Images as float ``[B, 3, S, S]``.
 
         Each image is the same as that of ``image`` with its seed, whatever else is in the batch.
         """
@@ -184,13 +189,8 @@ class ImageSplit:
         loaded = [self._images.load(int(self._indices[place])) for place in places]
         if not train:
             return self._view.test(loaded)
-        each = [seeds] * len(places) if isinstance(seeds, int) else seeds
-        if len(each) != len(places):
-            raise ValueError(
-                f"seeds must be one or one for each of {len(places)} images, got {len(each)}"
-            )
         # A negative index means the same image as its positive one, so the same view.
-        keys = [f"{s}/{p % len(self)}" for s, p in zip(each, places, strict=True)]
+        keys = [f"{seed}/{place % len(self)}" for place in places]
         return self._view.train(loaded, keys)
 
     def where(self, index: int) -> str:
@@ -253,7 +253,7 @@ def hold_out(images: Images, fraction: float) -> ImageSource:
     ]
     test, train = (np.sort(np.concatenate(part)) for part in zip(*parts, strict=True))
     note = f"no test split in the source: {fraction:g} of every class held out by a fixed seed"
-    return ImageSource(SomeImages(images, train), SomeImages(images, test), (note,))
+    return ImageSource(OtherImages(images, train), OtherImages(images, test), (note,))
 
 
 SCALE = (0.05, 1.0)

@@ -7,12 +7,10 @@ import math
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,11 +19,10 @@ from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
 from risegrad.common.imports import need
-from risegrad.common.seeds import generator_for
 from riselab.continual.vision.streams.images import (
     FileImages,
-    Images,
     ImageSource,
+    OtherImages,
     PixelImages,
     hold_out,
 )
@@ -44,21 +41,51 @@ def npz(file: Path) -> ImageSource:
             f"no .npz at {file.resolve()}: write one with numpy.savez(file, {', '.join(KEYS)}) "
             "and give its path as data"
         )
-    content = _read(file)
-    if missing := [key for key in KEYS if key not in content]:
+    try:
+        with np.load(file, allow_pickle=False) as content:
+            found = {key: content[key] for key in content.files}
+    except (ValueError, TypeError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"{file} must be an .npz of plain arrays, got {error}") from error
+    if missing := [key for key in KEYS if key not in found]:
         raise ValueError(
             f"{file} must have the keys {', '.join(KEYS)}; {', '.join(missing)} not found, "
-            f"got {', '.join(content)}"
+            f"got {', '.join(found)}"
         )
+    images, labels = found["train_images"], found["train_labels"]
+    names = found.get("class_names")
+    # Without names the largest label decides how many there are: it must not be huge by mistake.
+    count = len(images) if names is None else names.size
     for part in ("train", "test"):
-        _check(file, part, content[f"{part}_images"], content[f"{part}_labels"])
-    names = _class_names(file, content)
-    _check_ids(file, "test", content, len(names), f"there are {len(names)} classes")
+        _check(file, part, found[f"{part}_images"], found[f"{part}_labels"], count)
+    listed = range(int(labels.max()) + 1) if names is None else names.reshape(-1)
     train, test = (
-        PixelImages(_pixels(content[f"{part}_images"]), content[f"{part}_labels"], names)
-        for part in ("train", "test")
+        PixelImages(_pixels(found[f"{p}_images"]), found[f"{p}_labels"], [str(n) for n in listed])
+        for p in ("train", "test")
     )
     return ImageSource(train, test)
+
+
+def _check(file: Path, part: str, images: NDArray[Any], labels: NDArray[Any], count: int) -> None:
+    if images.dtype != np.uint8 or images.shape[3:] not in ((), (1,), (3,)) or images.ndim < 3:
+        raise ValueError(
+            f"{part}_images of {file} must be uint8 [N, H, W], [N, H, W, 1] or [N, H, W, 3], "
+            f"got {images.dtype} {list(images.shape)}"
+        )
+    if labels.dtype.kind not in "iu" or labels.shape != images.shape[:1] or not len(labels):
+        raise ValueError(
+            f"{part}_labels of {file} must be integers, one for each of {len(images)} images "
+            f"and at least one, got {labels.dtype} {list(labels.shape)}"
+        )
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= count:
+        raise ValueError(
+            f"{part}_labels of {file} must be class ids within 0..{count - 1} (as many classes as "
+            f"class_names, or as training images at most), got {low}..{high}"
+        )
+
+
+def _pixels(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    return images[..., 0] if images.shape[3:] == (1,) else images
 
 
 def digits(test_fraction: float) -> ImageSource:
@@ -78,8 +105,8 @@ def cifar100(root: Path, download: bool) -> ImageSource:
     except (RuntimeError, OSError) as error:  # not there, or the download failed
         raise FileNotFoundError(
             f"CIFAR-100 is not complete in {(root / CIFAR100.base_folder).resolve()} ({error}): "
-            f"set download = true, or unpack {CIFAR100.url} in {root.resolve()}, "
-            "or give the folder that has it as data"
+            f"--set stream.download=true gets it, or unpack {CIFAR100.url} in {root.resolve()}, "
+            "or give the folder that has it as stream.data"
         ) from error
     pixels = [
         PixelImages(part.data, np.array(part.targets), part.classes) for part in (train, test)
@@ -95,57 +122,6 @@ def _alone(root: Path) -> Iterator[None]:
             root.mkdir(parents=True, exist_ok=True)
             fcntl.flock(held.enter_context((root / ".download").open("w")), fcntl.LOCK_EX)
         yield
-
-
-def _read(file: Path) -> dict[str, NDArray[Any]]:
-    try:
-        with np.load(file, allow_pickle=False) as content:
-            return {key: content[key] for key in content.files}
-    except (ValueError, TypeError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"{file} must be an .npz of plain arrays, got {error}") from error
-
-
-def _check(file: Path, part: str, images: NDArray[Any], labels: NDArray[Any]) -> None:
-    if images.dtype != np.uint8 or images.shape[3:] not in ((), (1,), (3,)) or images.ndim < 3:
-        raise ValueError(
-            f"{part}_images of {file} must be uint8 [N, H, W], [N, H, W, 1] or [N, H, W, 3], "
-            f"got {images.dtype} {list(images.shape)}"
-        )
-    if labels.dtype.kind not in "iu" or labels.shape != images.shape[:1] or not len(labels):
-        raise ValueError(
-            f"{part}_labels of {file} must be integers, one for each of {len(images)} images "
-            f"and at least one, got {labels.dtype} {list(labels.shape)}"
-        )
-
-
-def _class_names(file: Path, content: Mapping[str, NDArray[Any]]) -> list[str]:
-    """Those given, or numbers; nothing is made from a label before it is known to be small."""
-    given, images = content.get("class_names"), len(content["train_labels"])
-    if given is None:
-        _check_ids(
-            file, "train", content, images, f"{images} images are of {images} classes at most"
-        )
-        return [str(number) for number in range(int(content["train_labels"].max()) + 1)]
-    if given.ndim != 1:
-        raise ValueError(f"class_names of {file} must be a list, got {list(given.shape)}")
-    _check_ids(file, "train", content, len(given), f"there are {len(given)} class_names")
-    return [str(name) for name in given]
-
-
-def _check_ids(
-    file: Path, part: str, content: Mapping[str, NDArray[Any]], count: int, reason: str
-) -> None:
-    labels = content[f"{part}_labels"]
-    low, high = int(labels.min()), int(labels.max())
-    if low < 0 or high >= count:
-        raise ValueError(
-            f"{part}_labels of {file} must be class ids within 0..{count - 1} ({reason}), "
-            f"got {low}..{high}"
-        )
-
-
-def _pixels(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    return images[..., 0] if images.shape[3:] == (1,) else images
 
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif")
@@ -247,65 +223,12 @@ def _list_names(lines: list[tuple[str, int]]) -> list[str]:
             raise ValueError(
                 f"label {label} must mean one class in all lists, got {names[label]} and {name}"
             )
-    last = max(names, default=-1)
-    if last >= len(lines):
+    if (last := max(names, default=-1)) >= len(lines):
         raise ValueError(
             f"labels must be class ids within 0..{len(lines) - 1} ({len(lines)} images are of "
             f"{len(lines)} classes at most), got {last} for {names[last]}"
         )
     return [names.get(label, str(label)) for label in range(last + 1)]
-
-
-Change = Callable[[Tensor, int], Tensor]
-"""From a uint8 image ``[3, H, W]`` and its number to another one of the same size."""
-
-
-@final
-class ChangedImages(Images):
-    """Other images, each changed when it is asked for; those in memory are changed once."""
-
-    def __init__(self, whole: Images, change: Change) -> None:
-        super().__init__(whole.labels, whole.class_names)
-        self.encoded = whole.encoded
-        self._whole, self._change = whole, change
-        self._done: dict[int, Tensor] = {}
-
-    def load(self, index: int) -> Tensor:
-        if index in self._done:
-            return self._done[index]
-        found = self._change(self._whole.load(index), index)
-        if not self.encoded:
-            self._done[index] = found
-        return found
-
-    def name(self, index: int) -> str:
-        return self._whole.name(index)
-
-    def where(self, index: int) -> str:
-        return self._whole.where(index)
-
-
-def domain_change(setting: str, value: int, seed: int) -> Change | None:
-    """What makes one domain, by the setting that lists it; None leaves the images as they are."""
-    return DomainChange(setting, value, seed) if value else None
-
-
-@dataclass(frozen=True)
-class DomainChange:
-    """One domain; an object and no function within one, so that worker processes can have it."""
-
-    setting: str
-    value: int
-    seed: int
-
-    def __call__(self, image: Tensor, number: int) -> Tensor:
-        match self.setting:
-            case "turns":
-                return turned(image, self.value)
-            case "permutations":
-                return permuted(image, self.value)
-            case _:
-                return noisy(image, self.value, self.seed, number)
 
 
 def turned(image: Tensor, degrees: float) -> Tensor:
@@ -320,46 +243,6 @@ def turned(image: Tensor, degrees: float) -> Tensor:
     grid = affine_grid(place, [1, *image.shape], align_corners=False)
     found = grid_sample(image[None].float(), grid, mode="bilinear", align_corners=False)
     return found[0].round().clamp(0, 255).to(torch.uint8)
-
-
-def permuted(image: Tensor, seed: int) -> Tensor:
-    """The pixels in another order, the same one for all images of a size."""
-    height, width = image.shape[1:]
-    order = _order(seed, height * width)
-    return image.reshape(image.shape[0], -1)[:, order].reshape(image.shape)
-
-
-@lru_cache(maxsize=64)
-def _order(seed: int, count: int) -> Tensor:
-    return torch.randperm(count, generator=generator_for(seed, "permuted pixels", count))
-
-
-def noisy(image: Tensor, deviation: float, seed: int, number: int) -> Tensor:
-    """With Gaussian noise of this deviation in gray levels (of 255), of each image its own."""
-    generator = generator_for(seed, "noisy pixels", number)
-    # One draw for all channels: a gray image stays gray.
-    noise = torch.randn(1, *image.shape[1:], generator=generator)
-    return (image.float() + deviation * noise).round().clamp(0, 255).to(torch.uint8)
-
-
-@final
-class RenumberedImages(Images):
-    """Other images whose classes have other numbers, because there are more of them."""
-
-    def __init__(self, whole: Images, class_names: tuple[str, ...]) -> None:
-        places = np.array([class_names.index(name) for name in whole.class_names], dtype=np.int64)
-        super().__init__(places[whole.labels], class_names)
-        self.encoded = whole.encoded
-        self._whole = whole
-
-    def load(self, index: int) -> Tensor:
-        return self._whole.load(index)
-
-    def name(self, index: int) -> str:
-        return self._whole.name(index)
-
-    def where(self, index: int) -> str:
-        return self._whole.where(index)
 
 
 def image_sessions(root: Path, test_fraction: float) -> dict[str, ImageSource]:
@@ -377,7 +260,9 @@ def image_sessions(root: Path, test_fraction: float) -> dict[str, ImageSource]:
     names = tuple(dict.fromkeys(n for one in found.values() for n in one.train.class_names))
     return {
         name: ImageSource(
-            RenumberedImages(one.train, names), RenumberedImages(one.test, names), one.notes
+            OtherImages(one.train, class_names=names),
+            OtherImages(one.test, class_names=names),
+            one.notes,
         )
         for name, one in found.items()
     }
