@@ -117,8 +117,9 @@ def test_texts_and_weights_of_language(tmp_path):
 def test_texts_of_the_hub_are_named_once(tmp_path):
     (tmp_path / "config.json").touch()
     (tmp_path / "model.safetensors").touch()
-    found = language(tmp_path, tmp_path, ("CB", "COPA", "IMDB"), source="hub", data="")["missing"]
-    assert [told.split("'")[1] for told in found] == ["aps/super_glue", "stanfordnlp/imdb"]
+    own = {"a": {"hub": "me/one"}, "b": {"hub": "me/one"}, "c": {"hub": "me/two"}}
+    found = language(tmp_path, tmp_path, tuple(own), own=own, data="")["missing"]
+    assert [told.split("'")[1] for told in found] == ["me/one", "me/two"]
 
 
 def test_what_rows_share_is_looked_for_once(tmp_path, monkeypatch):

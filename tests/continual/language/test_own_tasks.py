@@ -11,7 +11,7 @@ from continual.language.tiny_text import config
 from riselab.common.inputs import Hub, look_at
 from riselab.continual.host import silent
 from riselab.continual.language.streams.build import build_stream
-from riselab.continual.language.streams.hub import texts_of
+from riselab.continual.language.streams.files import texts_of
 from riselab.continual.runs import needs, perform, read_config
 
 ROWS = [{"id": n, "body": f"text, {n}\nend", "intent": ("pay", "ask", "sell")[n % 3]}

@@ -23,7 +23,7 @@ from riselab.continual.language.models import (
     model_of,
 )
 from riselab.continual.language.streams.build import build_stream
-from riselab.continual.language.streams.hub import dataset_of, read_source, texts_of
+from riselab.continual.language.streams.files import read_source, texts_of
 from riselab.continual.language.streams.settings import LanguageStreamSettings
 from riselab.continual.learning import History, Run
 from riselab.continual.preflight import complaint, missing_extras, off_hub
@@ -81,16 +81,15 @@ class LanguageDomain(HostDomain[LanguageRun]):
 
     def no_data(self, stream: LanguageStreamSettings) -> list[str]:
         """Files are small and read here; data sets on the hub are only looked for."""
-        datasets = {name: dataset_of(stream, name) for name in stream.order}
-        places = dict.fromkeys(found.path for found in datasets.values() if found)
+        own = {name: stream.own[name] for name in stream.order if name in stream.own}
+        places = dict.fromkeys(one.hub for one in own.values() if one.hub)
         if not places:
             return complaint(lambda: build_stream(stream))
         if lacking := missing_extras(["datasets"], "language", "text tasks from the hub"):
             return lacking
-        files = [name for name, found in datasets.items() if found is None]
+        files = [name for name in stream.order if name not in own or not own[name].hub]
         missing = [
-            f"the dataset {place!r} is {why}: give files with --set stream.source=folder "
-            "--set stream.data=FOLDER, or stream.own.NAME.path"
+            f"the dataset {place!r} is {why}: give files as stream.own.NAME.path"
             for place in places
             if (why := off_hub(place, "dataset"))
         ]

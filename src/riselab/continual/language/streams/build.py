@@ -17,8 +17,8 @@ from riselab.continual.language.streams.files import (
     Example,
     TextSource,
     checked,
+    read_source,
 )
-from riselab.continual.language.streams.hub import read_source
 from riselab.continual.language.streams.settings import (
     ORDERS,
     LanguageStreamSettings,
@@ -78,26 +78,22 @@ def build_stream(
 
 
 def _source(settings: LanguageStreamSettings, name: str) -> TextSource | None:
-    task = settings.task(name)
-    return read_source(settings, name, lambda purpose, count: _rows(settings, task, purpose, count))
+    """A task as it was read; of a dataset on the hub, the rows that will be used."""
+
+    def rows(purpose: str, count: int) -> list[int]:
+        size, key = (
+            _sizes(settings)[purpose],
+            _key(settings, settings.task(name), PURPOSES[purpose]),
+        )
+        picked = chosen(np.arange(count), size, *key)[0] if 0 < size < count else np.arange(count)
+        return [int(row) for row in picked]
+
+    return read_source(settings, name, rows)
 
 
-def _rows(
-    settings: LanguageStreamSettings, task: TextTask, purpose: str, count: int
-) -> Sequence[int]:
-    """The rows of a dataset on the hub to use: by default as many as the benchmark has."""
-    size, key = _sizes(settings, task)[purpose], _key(settings, task, PURPOSES[purpose])
-    picked = chosen(np.arange(count), size, *key)[0] if 0 < size < count else np.arange(count)
-    return [int(row) for row in picked]
-
-
-def _sizes(settings: LanguageStreamSettings, task: TextTask) -> dict[str, int]:
+def _sizes(settings: LanguageStreamSettings) -> dict[str, int]:
     """Training and test examples that are wanted; 0 means all of them."""
-    usual = (task.train, task.test) if settings.source == "hub" else (0, 0)
-    return {
-        "train": settings.train_size or usual[0],
-        "test": settings.test_size or usual[1],
-    }
+    return {"train": settings.train_size, "test": settings.test_size}
 
 
 def _order_notes(settings: LanguageStreamSettings) -> list[str]:
@@ -117,7 +113,7 @@ def _task(
     test: list[Example],
     settings: LanguageStreamSettings,
 ) -> Task[TextSplit]:
-    sizes = _sizes(settings, task)
+    sizes = _sizes(settings)
     train = _some(train, sizes["train"], _key(settings, task, TRAIN))
     aside = share(len(train), settings.validation)
     picked, rest = chosen(np.arange(len(train)), aside, *_key(settings, task, VALIDATION))

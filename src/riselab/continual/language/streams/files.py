@@ -1,4 +1,4 @@
-"""The O-LoRA benchmark's folders: a list of ``{"sentence", "label"}`` per split, plain or gzip."""
+"""Texts with labels from the benchmark's folders, from files of one's own, or from the hub."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import re
 import reprlib
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from riselab.common.inputs import Hub, Local, Reading
 from riselab.continual.language.streams.settings import (
     TABLES,
     LanguageStreamSettings,
@@ -62,8 +63,8 @@ class TextSource:
     test: TextPart | None
 
 
-def label_text(value: Any, labels: Sequence[str], first: int = 0) -> str:
-    """A label's name; a whole number from ``first`` counts through ``labels``, others stand alone.
+def label_text(value: Any, labels: Sequence[str]) -> str:
+    """A label's name; a whole number from 0 counts through ``labels``, others stand alone.
 
     >>> label_text(1, ("no", "yes")), label_text("1", ("no", "yes")), label_text("yes", ())
     ('yes', 'yes', 'yes')
@@ -72,7 +73,7 @@ def label_text(value: Any, labels: Sequence[str], first: int = 0) -> str:
     if text in labels or isinstance(value, float):
         return text
     try:
-        place = int(value) - first
+        place = int(value)
     except (TypeError, ValueError):
         return text
     return labels[place] if 0 <= place < len(labels) else text
@@ -294,3 +295,68 @@ def _checked(path: Path, rows: Any, by_fields: bool = False) -> list[Row]:
                 "got others"
             )
     return rows
+
+
+Choose = Callable[[str, int], Sequence[int]]
+"""Of "train" or "test" and a number of rows: the rows that are used."""
+
+
+def read_hub(name: str, own: OwnTextTask, choose: Choose) -> TextSource:
+    """A task's examples, downloaded or from the local cache of ``datasets``.
+
+    Some datasets have millions of rows, so only the chosen ones are looked at.
+    """
+    datasets: Any = importlib.import_module("datasets")
+    try:
+        found = datasets.load_dataset(own.hub, own.config or None)
+    # A RuntimeError is a dataset that is a script: newer versions of the library run none.
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        raise FileNotFoundError(
+            f"{name}: the dataset {own.hub!r} is not on the hub or not reachable "
+            f"({type(error).__name__}: {error}); give files as stream.own.{name}.path"
+        ) from error
+    splits = {"train": "train", "test": own.test or "test"}
+    if any(split not in found for split in splits.values()):
+        raise ValueError(
+            f"{name}: {own.hub!r} must have the splits {' and '.join(splits.values())}, "
+            f"got {', '.join(found)}"
+        )
+    labels = own.labels or tuple(getattr(found["train"].features.get(own.label), "names", ()))
+    parts = []
+    for purpose, split in splits.items():
+        rows = found[split].select(choose(purpose, len(found[split])))
+        if missing := {own.text, own.label} - {*rows.column_names}:
+            raise ValueError(
+                f"{name}: {own.hub!r} must have the column {', '.join(sorted(missing))}, "
+                f"got {', '.join(rows.column_names)}"
+            )
+        pairs = ((row[own.text], label_text(row[own.label], labels)) for row in rows)
+        examples = (Example("" if text is None else str(text), label) for text, label in pairs)
+        parts.append(TextPart(f"{own.hub}:{split}", tuple(examples)))
+    return TextSource(labels or occurring(parts[0]), *parts)
+
+
+def read_source(settings: LanguageStreamSettings, name: str, choose: Choose) -> TextSource | None:
+    """A task's examples; None where no folder of its name has any."""
+    own = settings.own.get(name)
+    if own is None:
+        return read_folder(settings.data, settings.task(name))
+    return read_hub(name, own, choose) if own.hub else read_own(name, own)
+
+
+def texts_of(settings: LanguageStreamSettings) -> dict[str, Reading]:
+    """What a stream reads, by the setting that names it: its tasks, no others."""
+    found: dict[str, Reading] = {}
+    folders: list[str] = []
+    for name in settings.order:
+        own = settings.own.get(name)
+        if own is None:
+            folders += settings.task(name).folders
+        elif own.hub:
+            found[f"stream.own.{name}.hub"] = Hub(own.hub, "dataset")
+        else:
+            files = {"path": own.path, "test": own.test}
+            found |= {f"stream.own.{name}.{at}": Local(file) for at, file in files.items() if file}
+    if folders and settings.data:
+        found["stream.data"] = Local(settings.data, tuple(folders))
+    return found

@@ -91,13 +91,11 @@ YAHOO = (
 
 @dataclass(frozen=True)
 class TextTask:
-    """One task of the pool. ``train`` and ``test`` are how many examples the benchmark has."""
+    """One task of the pool."""
 
     name: str
     kind: str
     labels: tuple[str, ...]
-    train: int
-    test: int
     instruction: str | None = None
     """What is asked, where it is not what its kind always asks."""
 
@@ -131,23 +129,21 @@ class TextTask:
 POOL: dict[str, TextTask] = {
     task.name: task
     for task in (
-        TextTask("yelp", "SC", STARS, 5000, 7600),
-        TextTask("amazon", "SC", STARS, 5000, 7600),
-        TextTask("dbpedia", "TC", DBPEDIA, 14000, 7600),
-        TextTask("yahoo", "TC", YAHOO, 10000, 7600),
-        TextTask(
-            "agnews", "TC", ("World", "Sports", "Business", "Science or Technology"), 4000, 7600
-        ),
-        TextTask("MNLI", "NLI", ("neutral", "entailment", "contradiction"), 3000, 7600),
-        TextTask("QQP", "QQP", ("False", "True"), 2000, 7600),
-        TextTask("RTE", "NLI", ("contradiction", "entailment"), 2000, 277),
-        TextTask("SST-2", "SC", ("Good", "Bad"), 2000, 872),
-        TextTask("WiC", "WiC", ("True", "False"), 2000, 638),
-        TextTask("CB", "NLI", ("entailment", "contradiction", "neutral"), 250, 56),
-        TextTask("COPA", "COPA", ("A", "B"), 400, 100),
-        TextTask("BoolQA", "BoolQA", ("True", "False"), 2000, 3270),
-        TextTask("MultiRC", "MultiRC", ("False", "True"), 2000, 4848),
-        TextTask("IMDB", "SC", ("Good", "Bad"), 2000, 7600),
+        TextTask("yelp", "SC", STARS),
+        TextTask("amazon", "SC", STARS),
+        TextTask("dbpedia", "TC", DBPEDIA),
+        TextTask("yahoo", "TC", YAHOO),
+        TextTask("agnews", "TC", ("World", "Sports", "Business", "Science or Technology")),
+        TextTask("MNLI", "NLI", ("neutral", "entailment", "contradiction")),
+        TextTask("QQP", "QQP", ("False", "True")),
+        TextTask("RTE", "NLI", ("contradiction", "entailment")),
+        TextTask("SST-2", "SC", ("Good", "Bad")),
+        TextTask("WiC", "WiC", ("True", "False")),
+        TextTask("CB", "NLI", ("entailment", "contradiction", "neutral")),
+        TextTask("COPA", "COPA", ("A", "B")),
+        TextTask("BoolQA", "BoolQA", ("True", "False")),
+        TextTask("MultiRC", "MultiRC", ("False", "True")),
+        TextTask("IMDB", "SC", ("Good", "Bad")),
     )
 }
 
@@ -179,22 +175,18 @@ class LanguageStreamSettings(Checked):
     name: str = "custom"
     """``order1``, ``order2`` or ``order3`` of the paper, or any other name with ``tasks``."""
     tasks: tuple[str, ...] = ()
-    """Names in their order, from the pool, from ``own`` or, with ``folder``, of any folder in
-    ``data``; empty takes those of the named order."""
+    """Names in their order, from the pool, from ``own`` or of any folder in ``data``; empty takes
+    those of the named order."""
     leave_out: tuple[str, ...] = ()
     """Tasks of the order that are left out on purpose; the record says so."""
     known: Count = 0
     """How many of the first tasks are known from the start: scored from then on, never trained."""
-    source: Literal["folder", "hub"] = "folder"
-    """``folder``: the O-LoRA benchmark's JSON files below ``data``; ``hub``: each task's own
-    dataset on the Hugging Face hub."""
     data: str = ""
-    """The folder; with ``hub``, nothing."""
+    """The folder with the O-LoRA benchmark's JSON files."""
     own: Mapping[str, OwnTextTask] = field(default_factory=dict, hash=False)
     """Your own tasks, a table each (``stream.own``), by their names in ``tasks``."""
     train_size: Count = 0
-    """Training examples per task, before validation is carved out of them; 0: all of them, with
-    ``hub`` as many as the benchmark has."""
+    """Training examples per task, before validation is carved out of them; 0: all of them."""
     test_size: Count = 0
     """Test examples per task; 0 as above."""
     validation: Share = 0.0
@@ -233,8 +225,8 @@ class LanguageStreamSettings(Checked):
         """A task of the pool, your own, or a folder, with its labels."""
         own = self.own.get(name)
         if own is not None:
-            return TextTask(name, "TC", own.labels, 0, 0, own.instruction or None)
-        return POOL.get(name) or TextTask(name, "TC", (), 0, 0)
+            return TextTask(name, "TC", own.labels, own.instruction or None)
+        return POOL.get(name) or TextTask(name, "TC", ())
 
     def _check_tasks(self) -> None:
         if not self.tasks:
@@ -251,9 +243,6 @@ class LanguageStreamSettings(Checked):
             raise ValueError("leave_out must leave at least one task, got all of them")
 
     def _check_name(self, task: str) -> None:
-        """Any folder in the benchmark's form is a task; the hub's datasets are known by name."""
-        if self.source == "hub" and task not in self.own:
-            check_choice("tasks", task, [*POOL, *self.own])
         if not NAME.fullmatch(task):
             raise ValueError(
                 "tasks must be names of letters, digits, '.', '_' and '-' that begin with a letter "
