@@ -59,15 +59,6 @@ def test_a_quadratic_is_predicted_exactly(quadratic):
         assert row.relative_error < 1e-8
 
 
-def test_the_draws_have_the_predicted_moments(quadratic):
-    assert len(quadratic.spreads) == 2
-    for row in quadratic.spreads:
-        assert row.draws == 6
-        # The prediction's own error comes on top: its trace is an estimate.
-        assert abs(row.score) < STANDARD_ERRORS
-        assert 0.2 < row.std / row.predicted_std < 2.5
-
-
 def test_step_sizes_come_from_damages(quadratic):
     for size, part in zip(quadratic.step_sizes, (0.01, 0.3), strict=True):
         plain = [o for o in quadratic.outcomes if (o.rule, o.step_size, o.steps) == ("FO", size, 1)]
@@ -229,14 +220,6 @@ def test_rank_correlation():
     assert rank_correlation([1, 2, 3, 4], [4, 3, 2, 1]) == -1
     assert rank_correlation([1, 1, 1], [1, 2, 3]) is None
     assert rank_correlation([1, 1, 2, 3], [1, 1, 2, 3]) == 1
-
-
-def test_spreads_need_two_draws(quadratic):
-    """Of one draw there is no deviation to compare with the predicted one."""
-    found = run_local(settings(steps=(1,), draws=1), SmallProblem.after(0))
-    assert found.spreads == ()
-    assert "RISE draws at" not in str(found)
-    assert "RISE draws at" in str(quadratic)
 
 
 def test_no_positive_curvature_sets_no_step_size():

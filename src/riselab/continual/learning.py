@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from copy import deepcopy
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -198,18 +199,10 @@ class Learner:
 
     def _between(self) -> dict[str, Any]:
         """Everything at a point between two tasks."""
-        history = self.history
-        return {
+        return deepcopy(vars(self.history)) | {
             "host": self.host.state_dict(),
             "additions": [addition.state_dict() for addition in self.additions],
-            "scores": list(history.scores),
-            "before": dict(history.before),
-            "line": list(history.line),
             "began": self._began,
-            "losses": list(history.losses),
-            "trainable": dict(history.trainable),
-            "seconds": {name: list(values) for name, values in history.seconds.items()},
-            "data_bytes": list(history.data_bytes),
         }
 
     def _save(self, state: dict[str, Any]) -> None:
@@ -223,15 +216,9 @@ class Learner:
         for addition, saved in zip(self.additions, between["additions"], strict=True):
             addition.load_state_dict(saved)
         self._began = between.get("began")  # absent in checkpoints of before
-        self.history = History(
-            scores=between["scores"],
-            before=between["before"],
-            line=between.get("line", []),
-            losses=state.get("losses", between["losses"]),
-            trainable=between["trainable"],
-            seconds=between["seconds"],
-            data_bytes=between.get("data_bytes", []),
-        )
+        known = {one.name for one in fields(History)} & between.keys()
+        self.history = History(**{name: between[name] for name in known})
+        self.history.losses = state.get("losses", self.history.losses)
 
 
 def begin_session(host: Host, task: int, loop: Loop) -> Session | None:

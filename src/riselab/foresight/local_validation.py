@@ -16,13 +16,9 @@ from typing import Any, cast
 import torch
 
 from risegrad.common.text_columns import text_columns
-from risegrad.curvature.damage import Calibration, evaluate
-from risegrad.curvature.diagnosis.diagnose import measure
 from risegrad.curvature.diagnosis.report import plain
-from risegrad.curvature.diagnosis.rules import Measured
 from risegrad.curvature.estimates import ProductBudget
 from risegrad.curvature.products import Kind
-from risegrad.curvature.space import Space
 from riselab.common.settings import read
 from riselab.foresight import local_updates as updates
 from riselab.foresight.local_updates import Outcome
@@ -124,37 +120,6 @@ def _ranks(values: Sequence[float]) -> torch.Tensor:
     return below + (equal - 1) / 2
 
 
-@dataclass(frozen=True)
-class Spread:
-    """One-step draws of RISE at one step size, and what the exact moments foretell for them."""
-
-    step_size: float
-    draws: int
-    mean: float
-    std: float
-    predicted_mean: float
-    predicted_std: float
-    score: float
-    """distance of the means in standard errors, from the predicted deviation"""
-
-
-def spreads(outcomes: Sequence[Outcome], measured: Measured, space: Space) -> list[Spread]:
-    """By step size; none where there are too many blocks for exact moments, or single draws."""
-    found = []
-    for size in sorted({o.step_size for o in outcomes}):
-        true = [o.true for o in outcomes if (o.rule, o.step_size, o.steps) == ("RISE", size, 1)]
-        if len(true) < 2 or not measured.gradient:
-            continue
-        values = torch.tensor(true, dtype=torch.float64)
-        known = evaluate(measured.gradient, measured.probes.terms(), Calibration.of(space), size)
-        mean, std = known["change_rise"].item(), known["change_rise_std"].item()
-        # The predicted deviation: that of a few draws is a poor measure of itself.
-        error, drawn = std / len(true) ** 0.5, values.mean().item()
-        score = (drawn - mean) / error if error else 0.0
-        found.append(Spread(size, len(true), drawn, values.std().item(), mean, std, score))
-    return found
-
-
 Tick = Callable[[str, str], None]
 """Called with what is being done, and how far it is."""
 
@@ -182,7 +147,6 @@ class LocalResult:
     incoming_loss: float
     step_sizes: tuple[float, ...]
     outcomes: tuple[Outcome, ...]
-    spreads: tuple[Spread, ...]
     products: int
     seconds: float
     environment: dict[str, Any] = field(default_factory=dict)
@@ -221,7 +185,7 @@ class LocalResult:
         return content
 
     def __str__(self) -> str:
-        """Agreement of each curvature, where the quadratic picture ends, the predicted draws."""
+        """Agreement of each curvature, and where the quadratic picture ends."""
         lines = [
             f"local validation: {self.blocks} blocks, {self.parameters:,} parameters, "
             f"{len(self.outcomes)} updates, {self.seconds:.0f} s"
@@ -233,14 +197,7 @@ class LocalResult:
         for count, kind, found in self.ends():
             sizes = ("none" if end is None else f"{end:.3g}" for end in found.values())
             ends.append((f"{count} steps", kind, *sizes))
-        lines += ["", *text_columns(ends)]
-        draws = [
-            (f"{row.step_size:.3g}", f"{row.mean:.3g}", f"{row.predicted_mean:.3g}",
-             f"{row.std:.2g}", f"{row.predicted_std:.2g}", f"{row.score:+.1f}")
-            for row in self.spreads
-        ]  # fmt: skip
-        head = ("RISE draws at", "mean", "predicted", "std", "predicted", "score")
-        return "\n".join([*lines, *(["", *text_columns([head, *draws])] if draws else [])])
+        return "\n".join([*lines, "", *text_columns(ends)])
 
 
 AGREEMENT_HEAD = (
@@ -272,15 +229,12 @@ def run_local(
         problem.kept, problem.new, space, problem.parameters, kinds, seed, budget.columns, rates
     )
     bench = replace(bench, more=updates.recommended_rules(problem, settings.diagnosis, rates))
-    tick("moments", "")
-    first = next(iter(bench.operators.values()))
-    measured = measure(*problem.in_steps(first), 1.0, budget, seed)
     sizes = v.step_sizes or tuple(updates.step_sizes_for(bench, g, v.damages))
     told = partial(tick, "updates")
     outcomes = updates.validate(bench, sizes, v.steps, v.draws, seed, tick=told)
     return LocalResult(
         settings, space.d, len(space.blocks), problem.kept.value(), problem.new.value(),
-        tuple(sizes), tuple(outcomes), tuple(spreads(outcomes, measured, space)),
+        tuple(sizes), tuple(outcomes),
         sum(operator.products for operator in bench.operators.values()),
         time.perf_counter() - started,
     )  # fmt: skip

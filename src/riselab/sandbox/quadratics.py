@@ -13,7 +13,7 @@ directions, for where the algorithm itself, or the operator ``P``, is what is me
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -39,12 +39,21 @@ class Spectrum:
 
     @classmethod
     def parse(cls, text: str) -> "Spectrum":
-        """Read ``kind:parameters``; an unknown kind or a bad parameter is an error that says so."""
-        kind, _, parameters = text.partition(":")
-        if kind not in _SPECTRA:
-            kinds = "; ".join(words for words, _ in _SPECTRA.values())
-            raise ValueError(f"spectrum must be one of {kinds}; got {text!r}")
-        return cls(text, _SPECTRA[kind][1](text, parameters))
+        """``powerlaw:P`` or ``spiked:K,RATIO``; anything else is an error that says so."""
+        kind, _, numbers = text.partition(":")
+        try:
+            if kind == "powerlaw" and 0 < (power := float(numbers)) < 100:
+                return cls(text, lambda d: torch.arange(1, d + 1, dtype=torch.float64) ** -power)
+            if kind == "spiked":
+                first, ratio = numbers.split(",")
+                if (count := int(first)) >= 1 and 1 < float(ratio) < float("inf"):
+                    return cls(text, partial(_spiked, count, float(ratio)))
+        except ValueError:  # no numbers
+            pass
+        raise ValueError(
+            "spectrum must be powerlaw:P (i**-P, 0 < P < 100) or spiked:K,RATIO (K >= 1 values "
+            f"RATIO > 1 times the rest); got {text!r}"
+        )
 
     def values(self, d: int) -> Tensor:
         """``d`` eigenvalues, large to small, average one, float64."""
@@ -57,71 +66,10 @@ class Spectrum:
         return raw / raw.mean()
 
 
-def _number(text: str, parameters: str, what: str) -> float:
-    try:
-        value = float(parameters)
-    except ValueError:
-        value = float("nan")
-    if not 0 < value < 100:
-        raise ValueError(f"spectrum {what} must be a number in (0, 100), got {text!r}")
-    return value
-
-
-def _powerlaw(text: str, parameters: str) -> Shape:
-    power = _number(text, parameters, "powerlaw:P: P")
-    return lambda d: torch.arange(1, d + 1, dtype=torch.float64) ** -power
-
-
-def _logspace(text: str, parameters: str) -> Shape:
-    decades = _number(text, parameters, "logspace:DECADES: DECADES")
-    return lambda d: torch.logspace(0, -decades, d, dtype=torch.float64)
-
-
-def _spiked(text: str, parameters: str) -> Shape:
-    head, _, tail = parameters.partition(",")
-    try:
-        count, ratio = int(head), float(tail)
-    except ValueError:
-        count, ratio = 0, 0.0
-    if count < 1 or not 1 < ratio < float("inf"):
-        raise ValueError(
-            f"spectrum spiked:K,RATIO: K must be an integer >= 1, RATIO > 1, got {text!r}"
-        )
-
-    def shape(d: int) -> Tensor:
-        if count >= d:
-            raise ValueError(f"spectrum spiked:K,RATIO: K must be below d={d}, got {text!r}")
-        return torch.where(torch.arange(d) < count, ratio, 1.0)
-
-    return shape
-
-
-def _file(text: str, parameters: str) -> Shape:
-    """Numbers separated by blanks, commas or newlines, read as quantiles of the spectrum.
-
-    A panel that needs another dimension than the file has gets the sorted values interpolated.
-    """
-    try:
-        words = Path(parameters).read_text(encoding="utf-8").replace(",", " ").split()
-        values = torch.tensor([float(word) for word in words], dtype=torch.float64)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"spectrum file:PATH: cannot read {parameters!r} ({error})") from error
-    if len(values) < 2 or not bool(torch.isfinite(values).all() and (values >= 0).all()):
-        raise ValueError(
-            f"spectrum file:PATH must hold at least two finite numbers >= 0, got {text!r} "
-            f"with {len(values)} numbers"
-        )
-    ordered = values.sort(descending=True).values[None, None]
-    linear = torch.nn.functional.interpolate
-    return lambda d: linear(ordered, d, mode="linear", align_corners=True)[0, 0]
-
-
-_SPECTRA: dict[str, tuple[str, Callable[[str, str], Shape]]] = {
-    "powerlaw": ("powerlaw:P (i**-P, P > 0)", _powerlaw),
-    "logspace": ("logspace:DECADES (DECADES > 0)", _logspace),
-    "spiked": ("spiked:K,RATIO (K values RATIO times the rest)", _spiked),
-    "file": ("file:PATH (numbers >= 0)", _file),
-}
+def _spiked(count: int, ratio: float, d: int) -> Tensor:
+    if count >= d:
+        raise ValueError(f"spectrum spiked:K,RATIO: K must be below d={d}, got K={count}")
+    return torch.where(torch.arange(d) < count, ratio, 1.0)
 
 
 @dataclass(frozen=True)

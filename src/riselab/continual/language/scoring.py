@@ -27,11 +27,10 @@ def label_scores(
 
     ``encoded`` is what the encoder made of the source; a decoder gets None.
     """
-    if model.kind == "decoder":
-        return _after_prompts(model, source, mask, labels)
-    if model.model_type in PACKABLE:
-        return _packed(model, mask, labels, encoded.last_hidden_state)
-    return _expanded(model, mask, labels, encoded.last_hidden_state)
+    states = None if encoded is None else encoded.last_hidden_state
+    if model.model_type in PACKABLE and states is not None:
+        return _packed(model, mask, labels, states)
+    return _expanded(model, source, mask, labels, states)
 
 
 def _packed(model: LanguageModel, mask: Tensor, labels: Sequence[Tensor], states: Tensor) -> Tensor:
@@ -56,61 +55,32 @@ def _packed(model: LanguageModel, mask: Tensor, labels: Sequence[Tensor], states
 
 
 def _expanded(
-    model: LanguageModel, mask: Tensor, labels: Sequence[Tensor], states: Tensor
-) -> Tensor:
-    """For models with positions of their own: each example once per label, encoded once."""
-    count = len(labels)
-    targets = pad_sequence(list(labels), batch_first=True, padding_value=IGNORED).to(states.device)
+    model: LanguageModel, source: Tensor, mask: Tensor, labels: Sequence[Tensor],
+    states: Tensor | None,
+) -> Tensor:  # fmt: skip
+    """For models with positions of their own: each example once per label, after the prompt of a
+    decoder, which is padded on the left."""
+    count, width = len(labels), source.shape[1] if states is None else 0
+    targets = pad_sequence(list(labels), batch_first=True, padding_value=IGNORED).to(mask.device)
     found = []
-    for part in _parts(len(states), targets.numel()):
-        size = len(states[part])
-        answers = targets.repeat(size, 1)
-        logits = model.net(
-            encoder_outputs=(states[part].repeat_interleave(count, 0),),
-            attention_mask=mask[part].repeat_interleave(count, 0),
-            labels=answers,
-            use_cache=False,
-        ).logits
-        chosen = _chosen(logits, answers.clamp(min=0)) * (answers != IGNORED)
-        found.append(chosen.sum(1).view(size, count))
+    for part in _parts(len(mask), count * (width + targets.shape[1])):
+        size = len(mask[part])
+        answers, seen = targets.repeat(size, 1), mask[part].repeat_interleave(count, 0)
+        given, places = answers != IGNORED, answers.clamp(min=0)
+        if states is None:
+            whole = torch.cat([seen, given.to(seen.dtype)], 1)
+            inputs = torch.cat([source[part].repeat_interleave(count, 0), places], 1)
+            positions = (whole.cumsum(1) - 1).clamp(min=0)
+            logits = model.net(
+                input_ids=inputs, attention_mask=whole, position_ids=positions, use_cache=False
+            ).logits[:, width - 1 : -1]
+        else:
+            encoded = (states[part].repeat_interleave(count, 0),)
+            logits = model.net(
+                encoder_outputs=encoded, attention_mask=seen, labels=answers, use_cache=False
+            ).logits
+        found.append((_chosen(logits, places) * given).sum(1).view(size, count))
     return torch.cat(found)
-
-
-def _after_prompts(
-    model: LanguageModel, source: Tensor, mask: Tensor, labels: Sequence[Tensor]
-) -> Tensor:
-    """Decoders: the blocks come after the prompt, each counting its positions from there.
-
-    The source is padded on the left. The last token of a label is only predicted, never read.
-    """
-    device, width = source.device, source.shape[1]
-    read = [label[:-1] for label in labels]
-    inputs = torch.cat([*read, torch.empty(0, dtype=torch.int64)]).to(device)
-    block = _blocks([len(ids) for ids in read]).to(device)
-    inside = _inside(block)
-    steps = torch.cat([torch.arange(len(ids)) for ids in read]).to(device)
-    total = torch.zeros(len(source), len(labels), device=device)
-    for part in _parts(len(source), width + len(inputs)):
-        size, shown = len(source[part]), mask[part].bool()
-        allowed = torch.zeros(size, width + len(inputs), width + len(inputs), dtype=torch.bool)
-        allowed = allowed.to(device)
-        causal = torch.ones(width, width, dtype=torch.bool, device=device).tril()
-        allowed[:, :width, :width] = causal & shown.unsqueeze(1)
-        allowed[:, width:, :width] = shown.unsqueeze(1)
-        allowed[:, width:, width:] = inside
-        length = shown.sum(1, keepdim=True)
-        positions = torch.cat([(shown.cumsum(1) - 1).clamp(min=0), length + steps], dim=1)
-        logits = model.net(
-            input_ids=torch.cat([source[part], inputs.expand(size, -1)], dim=1),
-            attention_mask=_additive(allowed.unsqueeze(1), model.net.dtype),
-            position_ids=positions,
-            use_cache=False,
-        ).logits[:, width - 1 :]
-        first = torch.stack([label[0] for label in labels]).to(device).expand(size, -1)
-        total[part] = _chosen(logits[:, :1].expand(-1, len(labels), -1), first)
-        later = torch.cat([*(label[1:] for label in labels)]).to(device).expand(size, -1)
-        total[part] += _sums(logits[:, 1:], later, block, len(labels))
-    return total
 
 
 def _sums(logits: Tensor, targets: Tensor, block: Tensor, count: int) -> Tensor:
