@@ -217,7 +217,7 @@ def test_scoring_on_validation(tmp_path):
     settings = config(loop={"score_on": "validation"}, stream={"validation": 0.25})
     found = perform(read_config(settings), tmp_path, silent)
     assert found["tasks"][0]["validation"] == 4
-    with pytest.raises(ValueError, match="task 0 has no validation images to score on"):
+    with pytest.raises(ValueError, match="session 0 has no validation examples to score on"):
         perform(read_config(config(loop={"score_on": "validation"})), tmp_path / "none", silent)
 
 

@@ -7,7 +7,8 @@ them are scored once, before any training.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -282,6 +283,32 @@ class HostKit:
     def named_rule(self, default: str) -> Rule:
         """The rule of the settings, or the host's own where they name none."""
         return self.rule if self.rule.name else replace(self.rule, name=default)
+
+
+class KitHost(Host):
+    """A host that is made of a kit. Several processes score a part of each task's examples."""
+
+    kit: Any
+
+    def __init__(self, kit: Any, settings: Any) -> None:
+        self.kit, self.settings = kit, settings
+        self.stream, self.known = kit.stream, kit.stream.known
+
+    @abstractmethod
+    def hits(self, task: int, split: str) -> tuple[Iterable[str], Tensor]:
+        """Names of the scores; and right answers by each, with the number of all in the end."""
+
+    def score(self, tasks: Sequence[int]) -> dict[str, list[Score]]:
+        split = self.kit.loop.score_on
+        scores: dict[str, list[Score]] = {}
+        for task in tasks:
+            names, counts = self.hits(task, split)
+            *hits, total = self.kit.devices.total(counts).tolist()
+            if not total:
+                raise ValueError(f"{self.stream[task].name} has no {split} examples to score on")
+            for name, count in zip(names, hits, strict=True):
+                scores.setdefault(name, []).append(Score(count, total))
+        return scores
 
 
 def made_additions(settings: Run) -> list[Addition]:

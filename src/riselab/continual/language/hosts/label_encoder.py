@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -94,16 +94,17 @@ class LabelEncoder(SeqLora):
     def finish(self, task: int) -> None:
         self.seen = task + 1
 
-    def hits(self, task: int, split: str) -> Tensor:
+    def hits(self, task: int, split: str) -> tuple[Iterable[str], Tensor]:
         data, device = self.kit.answered(task, split), self.kit.devices.device
         mine = list(self.kit.devices.share(range(len(data.prompts))))
         right = torch.tensor([data.classes[index] for index in mine], device=device)
         with self.kit.devices.autocast():
             texts = self._embedded(data.prompts, mine)
         scores = texts @ self.labels.T
-        choices = [self._choices(score, task) for score in (self.main_score, self.side_score)]
+        both = (self.main_score, self.side_score)
+        choices = [self._choices(score, task) for score in both]
         found = [(names[scores[:, names].argmax(1)] == right).sum() for names in choices]
-        return torch.stack([*found, torch.tensor(len(mine), device=device)])
+        return both, torch.stack([*found, torch.tensor(len(mine), device=device)])
 
     def _choices(self, score: str, task: int) -> Tensor:
         """Places of the labels that a text of the task may get in this score."""

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from risegrad.common.seeds import generator_for
 from riselab.common.settings import Checked, Limits
 from riselab.continual.host import (
-    Host,
     ParameterGroup,
     Ref,
     Score,
@@ -30,6 +29,7 @@ from riselab.continual.language.models import save_adapter
 from riselab.continual.language.scoring import hits
 from riselab.continual.language.streams.build import TextSplit
 from riselab.continual.language.streams.settings import PromptForm
+from riselab.continual.learning import KitHost
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class LanguageHostSettings(Checked):
     transfer, and costs as much as it says."""
 
 
-class LanguageHost(Host):
+class LanguageHost(KitHost):
     """A model with LoRA, or all of whose weights train. ``Settings`` are the host's own."""
 
     summary: ClassVar[str]
@@ -56,11 +56,11 @@ class LanguageHost(Host):
     prompt: ClassVar[PromptForm] = "instruction"
     """What it reads of a task where the stream's settings leave that open."""
     Settings: ClassVar[type[LanguageHostSettings]] = LanguageHostSettings
+    kit: LanguageKit
 
     def __init__(self, kit: LanguageKit, settings: Any) -> None:
-        self.kit, self.settings = kit, settings
+        super().__init__(kit, settings)
         self.scores_ahead = settings.zero_shot
-        self.stream, self.known = kit.stream, kit.stream.known
         self._start(0)
 
     def loss(self, task: int, batch: TextBatch) -> Tensor:
@@ -68,28 +68,16 @@ class LanguageHost(Host):
         return self.kit.loss(batch)
 
     def score(self, tasks: Sequence[int]) -> dict[str, list[Score]]:
-        split = self.kit.loop.score_on
-        found: dict[str, list[Score]] = {self.main_score: [], self.side_score: []}
         self.kit.model.module.eval()
         with folded(self.kit.model.layers):
-            for task in tasks:
-                counts = self.kit.devices.total(self.hits(task, split))
-                main, side, total = counts.tolist()
-                if not total:
-                    raise ValueError(
-                        f"{self.kit.stream[task].name} has no {split} examples to score on"
-                    )
-                found[self.main_score].append(Score(main, total))
-                found[self.side_score].append(Score(side, total))
-        return found
+            return super().score(tasks)
 
     def data_bytes(self, refs: Sequence[Ref]) -> int:
         """Of the prompts, which are all that a memory looks at."""
         return sum(len(self.kit.stream[t].train.prompts[n].encode()) for t, n in refs)
 
-    def hits(self, task: int, split: str) -> Tensor:
-        """Right answers by the main score, by the side score, and all, in this process."""
-        return hits(self.kit, task, split)
+    def hits(self, task: int, split: str) -> tuple[Iterable[str], Tensor]:
+        return (self.main_score, self.side_score), hits(self.kit, task, split)
 
     def session(self, task: int, prefix: str = "") -> Session:
         """The session in which what the model trains, and the label head if there is one, learn."""

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import itertools
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from riselab.common.settings import Checked
-from riselab.continual.host import Host, Ref, Score
+from riselab.continual.host import Ref
+from riselab.continual.learning import KitHost
 from riselab.continual.vision.kit import Kit
 
 
@@ -25,7 +26,7 @@ class VisionHostSettings(Checked):
     """Which host."""
 
 
-class VisionHost(Host):
+class VisionHost(KitHost):
     """A model of images, in most hosts a frozen ViT with something beside it.
 
     ``Settings`` are the host's own, a dataclass.
@@ -40,9 +41,7 @@ class VisionHost(Host):
     shares_classes: ClassVar[bool] = False
     """Whether all tasks have the same classes (a stream of domains); else each has new ones."""
 
-    def __init__(self, kit: Kit, settings: Any) -> None:
-        self.kit, self.settings = kit, settings
-        self.stream, self.known = kit.stream, kit.stream.known
+    kit: Kit
 
     def data_bytes(self, refs: Sequence[Ref]) -> int:
         image = self.kit.stream[0].train.images([0], train=False)
@@ -57,20 +56,11 @@ class VisionHost(Host):
         logits, labels = self.predict(task, split)
         return {"accuracy": logits}, labels
 
-    def score(self, tasks: Sequence[int]) -> dict[str, list[Score]]:
-        split = self.kit.loop.score_on
-        scores: dict[str, list[Score]] = {}
-        for task in tasks:
-            with torch.no_grad():
-                found, labels = self.predict_all(task, split)
-            right = [(logits.argmax(1) == labels).sum() for logits in found.values()]
-            counts = torch.stack([*right, torch.full_like(right[0], len(labels))])
-            *hits, total = self.kit.devices.total(counts).tolist()
-            if not total:
-                raise ValueError(f"task {task} has no {split} images to score on")
-            for name, count in zip(found, hits, strict=True):
-                scores.setdefault(name, []).append(Score(count, total))
-        return scores
+    @torch.no_grad()
+    def hits(self, task: int, split: str) -> tuple[Iterable[str], Tensor]:
+        found, labels = self.predict_all(task, split)
+        right = [(logits.argmax(1) == labels).sum() for logits in found.values()]
+        return found, torch.stack([*right, torch.full_like(right[0], len(labels))])
 
     @classmethod
     def feature_passes(cls, train: Sequence[int], test: Sequence[int]) -> int:

@@ -83,33 +83,20 @@ def _load(datasets: Any, data: str) -> Any:
 
 def _images(rows: Any, where: str, image: str, label: str, train: Any) -> HubImages:
     datasets = need("datasets", "vision")
-    kinds = {name: _kind(feature) for name, feature in rows.features.items()}
-    image = _column("image_column", image, kinds, ("Image",), where)
-    label = _column("label_column", label, kinds, ("ClassLabel", "integer", "string"), where)
+    image = _column("image_column", image or "image", rows, where)
+    label = _column("label_column", label or "label", rows, where)
     labels, names = _labels(rows, train, label)
     undecoded = rows.select_columns([image]).cast_column(image, datasets.Image(decode=False))
     return HubImages(undecoded, image, labels, names, where)
 
 
-def _kind(feature: Any) -> str:
-    kind = str(getattr(feature, "dtype", "")) if type(feature).__name__ == "Value" else ""
-    return "integer" if kind.startswith(("int", "uint")) else kind or type(feature).__name__
-
-
-def _column(
-    setting: str, name: str, kinds: dict[str, str], wanted: tuple[str, ...], where: str
-) -> str:
-    """The column that was named; or the one with the usual name; or the only one of its kind."""
-    usual = setting.removesuffix("_column")
-    if (column := name or usual) in kinds and kinds[column] in wanted:
-        return column
-    only = [column for column, kind in kinds.items() if kind == wanted[0]]
-    if not name and len(only) == 1:
-        return only[0]
-    raise ValueError(
-        f"{setting} must be a column of {where} of kind {' or '.join(wanted)}, got {name!r}; "
-        f"there are {', '.join(f'{column} ({kind})' for column, kind in kinds.items())}"
-    )
+def _column(setting: str, name: str, rows: Any, where: str) -> str:
+    if name not in rows.features:
+        there = (f"{column} ({type(kind).__name__})" for column, kind in rows.features.items())
+        raise ValueError(
+            f"{setting} must be a column of {where}, got {name!r}; there are {', '.join(there)}"
+        )
+    return name
 
 
 def _labels(rows: Any, train: Any, column: str) -> tuple[Any, list[str]]:

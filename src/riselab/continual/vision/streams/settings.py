@@ -52,9 +52,9 @@ class ImageStreamSettings(Checked):
     download: bool = field(default=False, metadata=APART)
     """Whether "cifar100" may be downloaded into ``data``."""
     image_column: str = ""
-    """"hub" only: the column of the images; "" finds it if there is only one."""
+    """"hub" only: the column of the images; "" stands for "image"."""
     label_column: str = ""
-    """"hub" only: the column of the labels; "" finds it if there is only one."""
+    """"hub" only: the column of the labels; "" stands for "label"."""
     test_fraction: Annotated[float, Limits(above=0, below=1)] = 0.2
     """The share of each class for testing if the source has no split."""
 
