@@ -18,7 +18,7 @@ from risegrad.common.files import write_json
 from risegrad.common.seal import digest
 from riselab.common.folders import output_folder
 from riselab.continual import runs
-from riselab.continual.chat.settings import USES
+from riselab.continual.chat.settings import RULES
 from riselab.experiments.cells import RunCell, expand
 from riselab.experiments.file import Experiment, RowTable
 from riselab.frontier.curves import NATS
@@ -200,7 +200,7 @@ class FrontierGrid:
                 kept = {"folder": str(folder / KEPT)}
                 self.sections["abilities"] = self.sections["abilities"] | kept
                 # An experiment refuses settings that none of its rules looks at.
-                used = {name for m in self.methods.values() for name in USES[m.rule["name"]]}
+                used = {name for m in self.methods.values() for name in RULES[m.rule["name"]].uses}
                 rule = self.sections["rule"].items()
                 self.sections["rule"] = {name: value for name, value in rule if name in used}
 

@@ -32,7 +32,7 @@ from riselab.continual.chat.model import (
     put,
     trainable,
 )
-from riselab.continual.chat.settings import USES, ChatRun, ChatStreamSettings
+from riselab.continual.chat.settings import RULES, ChatRun, ChatStreamSettings
 from riselab.continual.chat.tasks import Examples, build_stream
 from riselab.continual.chat.texts import ChatTexts, answer_scores
 from riselab.continual.chat.training import ChatLearner
@@ -135,7 +135,10 @@ class ChatDomain(Domain[ChatRun]):
             abilities = _abilities(settings, stream, model, texts)
             before = _untrained(settings, stream, model, texts)
             old = []
-            if "old" in USES[settings.rule.name] or settings.model.trains in ("corda", "lora-null"):
+            if "old" in RULES[settings.rule.name].uses or settings.model.trains in (
+                "corda",
+                "lora-null",
+            ):
                 old = old_chats(
                     model, texts.tokenizer, settings, settings.rule.examples, settings.seed
                 )

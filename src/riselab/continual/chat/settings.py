@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, ClassVar, Literal
 
@@ -19,6 +18,7 @@ from riselab.common.settings import (
     Share,
 )
 from riselab.continual.chat.abilities import FILES, AbilitySettings
+from riselab.continual.rules import RuleKind
 
 
 @dataclass(frozen=True)
@@ -114,36 +114,38 @@ class ChatLoop(Checked):
     """Shortest time between two checkpoints."""
 
 
-RULES = {
-    "plain": "the new task alone",
-    "keep": "risegrad.keep: steps shaped by a memory of old chats, and pulled by them",
-    "informed": "the shape alone",
-    "distill": "the pull alone, in the optimizer's hook",
-    "kl": "KL(then || now) on old chats as a part of the loss",
-    "kl-new": "KL(then || now) on the new answers as a part of the loss, as in ASFT",
-    "replay": "old chats as data: the loss of their answers is a part of the loss",
-    "dark-replay": "kl and replay: DER++, with KL for the distance of scores",
-    "ewc": "EWC: a penalty on moves, weighed by squared gradients of old chats",
-    "kron-anchor": "the same with Kronecker factors of each layer",
-    "rise": "the gradient, shaped blockwise by RISE as in the paper, before the optimizer",
-    "covariance-noise": "control: Gaussian noise with RISE's mean and covariance",
-}
 _OLD = ("old", "examples", "tokens")
 _SHAPED = ("q", "chunk")
-USES: Mapping[str, tuple[str, ...]] = {
-    "plain": (),
-    "keep": (*_OLD, "damping", "pull", "budget"),
-    "informed": (*_OLD, "damping"),
-    "distill": (*_OLD, "pull", "budget"),
-    "kl": (*_OLD, "weight"),
-    "kl-new": ("weight",),
-    "replay": (*_OLD, "weight"),
-    "dark-replay": (*_OLD, "weight"),
-    "ewc": (*_OLD, "weight"),
-    "kron-anchor": (*_OLD, "weight"),
-    "rise": _SHAPED,
-    "covariance-noise": _SHAPED,
+RULES: dict[str, RuleKind] = {
+    "plain": RuleKind("the new task alone"),
+    "keep": RuleKind(
+        "risegrad.keep: steps shaped by a memory of old chats, and pulled by them",
+        (*_OLD, "damping", "pull", "budget"),
+    ),
+    "informed": RuleKind("the shape alone", (*_OLD, "damping")),
+    "distill": RuleKind("the pull alone, in the optimizer's hook", (*_OLD, "pull", "budget")),
+    "kl": RuleKind("KL(then || now) on old chats as a part of the loss", (*_OLD, "weight")),
+    "kl-new": RuleKind(
+        "KL(then || now) on the new answers as a part of the loss, as in ASFT", ("weight",)
+    ),
+    "replay": RuleKind(
+        "old chats as data: the loss of their answers is a part of the loss", (*_OLD, "weight")
+    ),
+    "dark-replay": RuleKind(
+        "kl and replay: DER++, with KL for the distance of scores", (*_OLD, "weight")
+    ),
+    "ewc": RuleKind(
+        "EWC: a penalty on moves, weighed by squared gradients of old chats", (*_OLD, "weight")
+    ),
+    "kron-anchor": RuleKind("the same with Kronecker factors of each layer", (*_OLD, "weight")),
+    "rise": RuleKind(
+        "the gradient, shaped blockwise by RISE as in the paper, before the optimizer", _SHAPED
+    ),
+    "covariance-noise": RuleKind(
+        "control: Gaussian noise with RISE's mean and covariance", _SHAPED
+    ),
 }
+"""What each rule is, and the settings that it looks at."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +184,7 @@ class ChatRule(Checked):
 
     def unused(self) -> dict[str, str]:
         """Settings that differ from their default and that only other rules use."""
-        used = {"name", "share", *USES[self.name]}
+        used = {"name", "share", *RULES[self.name].uses}
         return {
             f"rule.{f.name}": f"is not used by rule {self.name!r}; got {getattr(self, f.name)!r}"
             for f in fields(self)

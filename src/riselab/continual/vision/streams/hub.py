@@ -26,9 +26,6 @@ class HubImages(Images):
         cell = self._rows[index][self._column] or {}
         return decode(cell.get("bytes") or Path(cell.get("path") or ""), self.where(index))
 
-    def name(self, index: int) -> str:
-        return f"row {index}"
-
     def where(self, index: int) -> str:
         file = (self._rows[index][self._column] or {}).get("path")
         return f"row {index} of {self._where}" + (f", {file}" if file else "")
