@@ -21,7 +21,6 @@ from risegrad.keeping.examples import Group, KeepSettings, Kept, kept_of, taken
 from risegrad.keeping.keeper import Keeper
 from risegrad.keeping.looking import Look
 from risegrad.keeping.pull import kept_losses
-from risegrad.memory.files import packed, unpacked
 from risegrad.memory.layers import role_of
 from risegrad.memory.memory import Memory
 from riselab.common.settings import Count, NonNegative, Positive, PositiveInt
@@ -44,7 +43,6 @@ class Keeps(LooksBack):
         super().__init__(MemorySettings(), seed)  # a run gives it its own
         self.damping = damping
         self.kept: Kept | None = None
-        self.memory: Memory | None = None
 
     def end(self, training: Training) -> None:
         super().end(training)
@@ -74,23 +72,17 @@ class Keeps(LooksBack):
         return look, replace(settings, of="predictions", predict=rows)
 
     def state_dict(self) -> dict[str, Any]:
-        state: dict[str, Any] = {"seconds": [*self.seconds], "sizes": [*self.sizes]}
-        state["refs"] = [list(ref) for ref in self.refs]
-        if self.memory is not None:
-            state["memory"] = packed(self.memory)
-        if self.kept is not None:
-            kept = self.kept
-            state["kept"] = {
-                "pulled": [_plain(group) for group in kept.pulled],
-                "held": [_plain(group) for group in kept.held],
-                "seen": kept.seen,
-            }
-        return state
+        if (kept := self.kept) is None:
+            return super().state_dict()
+        parts = {
+            "pulled": [_plain(group) for group in kept.pulled],
+            "held": [_plain(group) for group in kept.held],
+            "seen": kept.seen,
+        }
+        return super().state_dict() | {"kept": parts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.seconds, self.sizes = [*state["seconds"]], [*state["sizes"]]
-        self.refs = [(task, index) for task, index in state.get("refs", [])]
-        self.memory = Memory(**unpacked(state["memory"])) if "memory" in state else None
+        super().load_state_dict(state)
         self.kept = None
         if "kept" in state:
             kept = state["kept"]

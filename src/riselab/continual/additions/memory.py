@@ -77,6 +77,7 @@ class LooksBack(Addition):
         """Bytes of all that is kept after each session."""
         self.refs: list[Ref] = []
         """Examples of all sessions so far."""
+        self.memory: Memory | None = None
 
     @property
     def stands_for(self) -> Sequence[Ref]:
@@ -85,6 +86,16 @@ class LooksBack(Addition):
     def end(self, training: Training) -> None:
         task = training.session.task
         self.refs += [(task, n) for n in self.looked_at(task, training.session.examples)]
+
+    def state_dict(self) -> dict[str, Any]:
+        state: dict[str, Any] = {"seconds": [*self.seconds], "sizes": [*self.sizes]}
+        state["refs"] = [list(ref) for ref in self.refs]
+        return state if self.memory is None else state | {"memory": packed(self.memory)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.seconds, self.sizes = [*state["seconds"]], [*state["sizes"]]
+        self.refs = [(task, index) for task, index in state.get("refs", [])]
+        self.memory = Memory(**unpacked(state["memory"])) if "memory" in state else None
 
     def looked_at(self, task: int, there: int) -> list[int]:
         """Which of a task's ``there`` training examples are looked at."""
@@ -129,7 +140,6 @@ class RunMemory(LooksBack):
 
     def __init__(self, settings: MemorySettings, seed: int) -> None:
         super().__init__(settings, seed)
-        self.memory: Memory | None = None
         self.sessions = 0
 
     def begin(self, training: Training) -> None:
@@ -159,15 +169,11 @@ class RunMemory(LooksBack):
         self.sizes.append(self.memory.bytes)
 
     def state_dict(self) -> dict[str, Any]:
-        state = {"sessions": self.sessions, "seconds": list(self.seconds), "sizes": [*self.sizes]}
-        state["refs"] = [list(ref) for ref in self.refs]
-        return state if self.memory is None else state | {"memory": packed(self.memory)}
+        return super().state_dict() | {"sessions": self.sessions}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.memory = Memory(**unpacked(state["memory"])) if "memory" in state else None
-        self.sessions, self.seconds = state["sessions"], list(state["seconds"])
-        self.sizes = list(state["sizes"])
-        self.refs = [(task, index) for task, index in state.get("refs", [])]
+        super().load_state_dict(state)
+        self.sessions = state["sessions"]
 
     def _remembered(self, training: Training) -> Memory:
         """In every process the same: each looks at all examples."""
