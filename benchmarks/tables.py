@@ -81,7 +81,9 @@ def experiment_table(name: str) -> str:
     records = [record for record in kept(name) if not record.row.decides]
     groups: dict[str, list[Record]] = {}
     order = row_labels(name)
-    for record in sorted(records, key=lambda found: order.index(found.row.label)):
+    places = {label: place for place, label in enumerate(order)}
+    # A row whose settings have changed since in the file comes last.
+    for record in sorted(records, key=lambda found: places.get(found.row.label, len(places))):
         groups.setdefault(record.row.label, []).append(record)
     language = all("constrained" in record.result.scores for record in records)
     columns = COLUMNS | (LABELS_ONLY if language else {})
@@ -176,7 +178,7 @@ def costs_of(name: str) -> dict[str, dict[str, str]]:
 def held(run: Record) -> float | None:
     """The megabytes that a run keeps of old tasks; records of before say it of memories only."""
     found = kept_megabytes(run)
-    names = [addition["name"] for addition in run.config["additions"]]
+    names = [addition["name"] for addition in run.config.get("additions", ())]
     if found is None and "replay" in names:
         return stood_for(run)
     if found is None and "ewc" in names:  # a diagonal and a centre, in float32
@@ -192,7 +194,7 @@ def stood_for(run: Record) -> float | None:
     if run.setting("domain") == "chat":
         return None
     trained = [task.train for task in run.result.tasks]
-    sizes = [a["size"] for a in run.config["additions"] if a["name"] == "replay"]
+    sizes = [a["size"] for a in run.config.get("additions", ()) if a["name"] == "replay"]
     if not sizes and not run.result.memory_bytes:
         return None
     looked_at = sum(min(count, run.config["memory"]["examples"]) for count in trained)
