@@ -61,7 +61,7 @@ class ChatLearner:
         begin = {"task": 0, "step": 0, "ends": {}, "plain": {"losses": [], "kept": None} | LISTS}
         state: dict[str, Any] = self.checkpoints.latest() or copy.deepcopy(begin)
         ends: dict[str, Tensor] = state["ends"]
-        plain: dict[str, Any] = state["plain"]
+        plain: dict[str, Any] = copy.deepcopy(LISTS) | state["plain"]  # older ones lack some
         keeper: Keeper | None = None
         began = {n: p.detach().clone() for n, p in trainable(self.model).items()}
         for task in range(state["task"], len(self.tasks)):
