@@ -36,6 +36,16 @@ from risegrad.core.draws import Draws, drawing_dtype
 from risegrad.core.undisturbed import Closure, LossEvaluator
 from risegrad.theory.calibration import mean_factor
 
+__all__ = [
+    "RESTORES",
+    "VARIANTS",
+    "Restore",
+    "SpsaEstimate",
+    "SpsaSettings",
+    "Variant",
+    "spsa",
+]
+
 Restore = Literal["copy", "arithmetic"]
 RESTORES: tuple[Restore, ...] = ("copy", "arithmetic")
 
