@@ -261,7 +261,7 @@ CORE_ONLY = {
     ],
     "run": [
         (["run", "digits"], 2, 'timm is needed for ViTs: pip install "risegrad[vision]"'),
-        (["run", "digits"], 2, 'stream.source=digits: pip install "risegrad[lab]"'),
+        (["run", "digits"], 2, 'sklearn.datasets is needed: pip install "risegrad[lab]"'),
         (["run", "digits", "--engine", "ray"], 2, "ray is needed for --engine ray: pip install"),
         (["run", "digits", "--track", "tensorboard"], 2, "tensorboard is needed for --track tens"),
     ],

@@ -38,8 +38,8 @@ NUMBERS = {
     "block": "block size there; must divide --large-d (default 16)",
     "steps": "steps of the trajectories (default 40)",
 }
-SPECTRUM = """eigenvalues of the curvature, scaled to average 1: powerlaw:P or spiked:K,RATIO
-(K values RATIO times the rest; default powerlaw:1)"""
+SPECTRUM = """eigenvalues of the curvature, scaled to average 1: powerlaw:P or spiked:K,RATIO,
+which is K values RATIO times the rest (default powerlaw:1)"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
