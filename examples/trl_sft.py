@@ -75,7 +75,7 @@ with tempfile.TemporaryDirectory() as folder:
     arguments = SFTConfig(
         folder,
         learning_rate=1e-2,
-        num_train_epochs=6,
+        num_train_epochs=10,
         per_device_train_batch_size=8,
         report_to=[],
         save_strategy="no",

@@ -28,6 +28,7 @@ PROMISES = {
     "lab": ("altair", "riselab.runs riselab.report.builder riselab.foresight"
             " riselab.sandbox.figures riselab.commands.list"),
     "ray": ("ray", "ray"),
+    "ifeval": ("lm_eval", "lm_eval.tasks.ifeval.utils risegrad.integrations.lm_eval_task"),
     "track": ("mlflow", "mlflow wandb tensorboard riselab.running.trackers"),
 }  # fmt: skip
 OTHER_EXTRAS = {"all", "bench", "dev", "test"}  # sets of others, and tools

@@ -12,6 +12,7 @@ from risegrad.common.seeds import seed_for
 from risegrad.keeping.examples import KeepSettings, kept_of, taken
 from risegrad.keeping.keeper import Keeper
 from risegrad.keeping.looking import Look
+from risegrad.keeping.pull import STRENGTH
 from riselab.continual.additions.keeping import DarkReplaySettings, DistillSettings, Keep
 from riselab.continual.additions.memory import LooksBack, MemorySettings, grown
 from riselab.continual.learning import made_additions
@@ -94,7 +95,7 @@ def test_the_pull_is_the_clipped_gradient_of_the_divergence(make_small):
     norm = torch.cat([g.flatten() for g in pull]).norm()
     assert float(norm) > 1
     for name, g, p in zip(parameters, own, pull, strict=True):
-        wanted = before[name] - 0.1 * (g + p / norm)
+        wanted = before[name] - 0.1 * (g + STRENGTH * p / norm)
         torch.testing.assert_close(after[name], wanted, rtol=1e-5, atol=1e-6)
 
 
