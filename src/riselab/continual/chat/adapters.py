@@ -35,7 +35,8 @@ def trained_parts(
     if settings.trains == "corda":
         _look_for_corda(model, config, old)
     model = peft.get_peft_model(model, config)
-    for layer, of in _pairs(model):
+    for name, layer in lora_layers(model):
+        of = name.removeprefix("base_model.model.")
         if settings.trains == "oplora":
             _project_both_sides(layer, decomposed[f"{of}/left"], decomposed[f"{of}/right"])
         if settings.trains == "lora-null":
@@ -67,11 +68,15 @@ def _linear(model: Any) -> Iterator[tuple[str, nn.Linear]]:
             yield name, module
 
 
-def _pairs(model: Any) -> Iterator[tuple[Any, str]]:
-    """Layers with a LoRA, and their names without the wrapper's prefix."""
-    for name, module in model.named_modules():
-        if hasattr(module, "lora_A") and hasattr(module, "base_layer"):
-            yield module, name.removeprefix("base_model.model.")
+def lora_layers(model: Any) -> Iterator[tuple[str, Any]]:
+    """Those with a LoRA, by name."""
+    return ((n, m) for n, m in model.named_modules() if hasattr(m, "lora_A") and len(m.lora_A))
+
+
+def _read(model: Any, old: Sequence[Batch]) -> None:
+    """Let hooks see the chats; one at a time, because they count every position, padding too."""
+    for batch in old:
+        model(input_ids=batch["input_ids"].to(model.device), use_cache=False)
 
 
 @torch.no_grad()
@@ -99,8 +104,7 @@ def _least_used(model: Any, old: Sequence[Batch], count: int) -> dict[str, Tenso
 
     handles = [layer.register_forward_pre_hook(add(name)) for name, layer in _linear(model)]
     try:
-        for batch in old:
-            model(input_ids=batch["input_ids"].to(model.device), use_cache=False)
+        _read(model, old)
     finally:
         for handle in handles:
             handle.remove()
@@ -152,11 +156,7 @@ def _look_for_corda(model: Any, config: Any, old: Sequence[Batch]) -> None:
     from peft.tuners.lora.config import CordaConfig
     from peft.tuners.lora.corda import preprocess_corda
 
-    def run() -> None:
-        for batch in old:  # one chat each: CorDA counts every position, padding too
-            model(input_ids=batch["input_ids"].to(model.device), use_cache=False)
-
     config.init_lora_weights, config.corda_config = "corda", CordaConfig(corda_method="kpm")
     # It sees names only, and the output layer is none of peft's linear ones.
     config.target_modules = {name for name, _ in _linear(model)}
-    preprocess_corda(model, config, run_model=run)
+    preprocess_corda(model, config, run_model=lambda: _read(model, old))

@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy
 from risegrad.memory.memory import Memory
 from risegrad.memory.penalty import Anchor
 from risegrad.memory.remembering import remember
+from riselab.continual.chat.adapters import lora_layers
 from riselab.continual.chat.texts import Batch, answer_scores
 
 
@@ -73,7 +74,7 @@ class Ewc:
 
     def look(self, model: Any, batches: Sequence[Batch]) -> None:
         """One backward pass for each chat."""
-        weights = {name: layer.get_base_layer().weight for name, layer in _layers(model)}
+        weights = {name: layer.get_base_layer().weight for name, layer in lora_layers(model)}
         sums = {n: self.fisher.get(n, torch.zeros_like(w)) * self.chats for n, w in weights.items()}
         for weight in weights.values():
             weight.requires_grad_(True)
@@ -90,12 +91,12 @@ class Ewc:
                 weight.requires_grad_(False)
         self.fisher = {name: total / self.chats for name, total in sums.items()}
         self.then = {name: (b.detach().clone(), a.detach().clone())
-                     for name, layer in _layers(model) for b, a in [_pair(layer)]}  # fmt: skip
+                     for name, layer in lora_layers(model) for b, a in [_pair(layer)]}  # fmt: skip
 
     def penalty(self, model: Any) -> Tensor:
         """Of the move since the last look."""
         terms = []
-        for name, layer in _layers(model):
+        for name, layer in lora_layers(model):
             (b, a), (b0, a0) = _pair(layer), self.then[name]
             terms.append((self.fisher[name] * (b @ a - b0 @ a0).square()).sum())
         return torch.stack(terms).sum() / 2
@@ -105,11 +106,6 @@ class Ewc:
         """Of the Fisher diagonal, and of what training began with."""
         then = (tensor for pair in self.then.values() for tensor in pair)
         return sum(t.numel() * t.element_size() for t in (*self.fisher.values(), *then))
-
-
-def _layers(model: Any) -> Iterator[tuple[str, Any]]:
-    """Those with a LoRA."""
-    return ((n, m) for n, m in model.named_modules() if hasattr(m, "lora_A") and len(m.lora_A))
 
 
 def _pair(layer: Any) -> tuple[Tensor, Tensor]:
